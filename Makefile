@@ -21,8 +21,19 @@ VENVO := .venv-openai-oldest
 VENVT := .venv-trinity
 VENVV := .venv-verl
 VENVS := .venv-vllm
+VENVK := .venv-tinker
+VENVU := .venv-upgrades
+VENVN := .venv-newest
+VENVN1 := .venv-newest-as1
 OLDEST_OPENAI := 2.0.0
+NEWEST_TINKER := 0.38.0
 BIN := $(VENV)/bin
+
+comma := ,
+# The extras of the documentation, but those of the big backbones.
+DOCUMENTED := agentscope2,local,lora,online,huggingface,environments,reasoning-gym
+UPGRADES := tests/workflow tests/agents tests/docs/test_snippets.py \
+	-k "not docs or README or workflows or online or own_world or tasks or environments or judges or recordings"
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: each would compile ASTune, and each worker the tests, every time.
@@ -30,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-trinity test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -44,20 +55,38 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/gateway tests/workflow tests/tutorial tests/docs \
-		tests/recordings tests/online/agent tests/backbone/debug/test_stepper.py \
-		$(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/workflow tests/tutorial tests/docs/test_snippets.py \
+		tests/recordings/test_replay.py tests/recordings/test_commands.py tests/online/agent \
+		tests/backbone/debug/test_stepper.py $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.
 test-clients: $(VENVC)/.done $(VENVO)/.done
 	$(VENVC)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
 	$(VENVO)/bin/python -m pytest tests/clients/test_openai.py tests/gateway $(PYTEST_ARGS)
 
+# What a user gets who installs as the documentation says, today: the newest versions, within the bounds of PIP_ARGS alone,
+# and every page and example with them. Before a release; not in CI, as another project's release is no fault of a change.
+test-newest:
+	rm -rf $(VENVN) $(VENVN1)
+	$(call newest,$(VENVN),$(DOCUMENTED))
+	$(call newest,$(VENVN1),agentscope1$(comma)local)
+
+# The same in CI's time: of what that installs only what is newer than the constraints, beside the packages of `make test`,
+# and torch as it is; then what other packages can break, of the pages and of agents. A release that breaks something
+# fails here: then suit it, or bound the version in pyproject.toml.
+test-upgrades: $(VENV)/.done
+	$(BIN)/python -m scripts.upgrades $(VENVU) --extras $(DOCUMENTED) --pip-args="$(PIP_ARGS)"
+	PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(VENVU)/bin/python -m pytest $(UPGRADES) $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+
 # The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
 # test_convert.py needs no Trinity: it is part of `make test`.
 test-trinity: $(VENVT)/.done
 	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker \
 		--ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
+
+# The tinker server with an SDK that is newer than the one of Trinity-RFT; not in CI.
+test-tinker: $(VENVK)/.done
+	PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 $(VENVK)/bin/python -m pytest tests/tinker $(PYTEST_ARGS)
 
 # The verl backbone with real verl and Ray, on a machine without GPUs. Python 3.11 or 3.12.
 test-verl: $(VENVV)/.done
@@ -137,7 +166,7 @@ $(VENVT)/.done: pyproject.toml constraints/trinity.txt external/trinity/requirem
 		external/trinity/requirements-no-deps.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
 		|| { echo "Trinity-RFT needs Python 3.11 or 3.12; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	$(call build,$(VENVT),constraints/trinity.txt,agentscope2$(comma)local$(comma)online$(comma)dev,\
+	$(call build,$(VENVT),constraints/trinity.txt,agentscope2$(comma)local$(comma)lora$(comma)online$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt)
 	$(VENVT)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement external/trinity/requirements-no-deps.txt
 	@touch $@
@@ -154,12 +183,19 @@ $(VENVV)/.done: pyproject.toml constraints/verl.txt external/verl/requirements-c
 
 # Every package is named, so that no other is looked for: vLLM's list asks for torchvision and the like, which do not
 # fit its torch. PIP_ARGS says where a CPU build of torch is.
+# That of `make test`, and the SDK on top.
+$(VENVK)/.done: $(VENV)/.done
+	$(BIN)/python -m venv $(VENVK)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(VENVK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of_make_test.pth"
+	$(VENVK)/bin/pip install --quiet $(PIP_ARGS) tinker==$(NEWEST_TINKER)
+	@touch $@
+
 $(VENVS)/.done: constraints/vllm.txt
 	$(PYTHON) -m venv $(VENVS)
 	$(VENVS)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement constraints/vllm.txt
 	@touch $@
 
-comma := ,
 
 # $(call build,folder,constraints,extras,more to install)
 define build
@@ -170,13 +206,21 @@ define build
 	@touch $@
 endef
 
+# $(call newest,folder,extras): the versions are shown, for who has to find out which of them broke something.
+define newest
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet $(PIP_ARGS) --editable ".[$(2)]" hypothesis pytest pytest-asyncio
+	$(1)/bin/pip freeze --exclude-editable | grep -i -E "^(agentscope|mcp|openai|pydantic|starlette|torch|transformers|uvicorn)=="
+	OMP_NUM_THREADS=1 $(1)/bin/python -m pytest tests/docs/test_snippets.py tests/workflow $(PYTEST_ARGS)
+endef
+
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
-	$(call freeze,trinity,agentscope2$(comma)local$(comma)dev,\
+	$(call freeze,trinity,agentscope2$(comma)local$(comma)lora$(comma)online$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")
 	$(call freeze,verl,agentscope2$(comma)local$(comma)dev,\
 		--requirement external/verl/requirements-cpu.txt "torch==2.13.0")
@@ -193,4 +237,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) .venv-lock .gpu-wheels .gpu-site dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) $(VENVK) $(VENVU) $(VENVN) $(VENVN1) .venv-lock .gpu-wheels .gpu-site dist build

@@ -124,6 +124,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def named(error: BaseException) -> str:
+def name_error(error: BaseException) -> str:
     """`ValueError: what it says`."""
     return f"{type(error).__name__}: {error}".rstrip(": ")

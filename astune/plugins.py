@@ -3,11 +3,13 @@
     load_plugin("debug", kind="backbone", builtin={"debug": "astune.backbone.debug:DebugBackbone"})
     load_plugin("/home/me/agent.py:MyWorkflow", kind="workflow")
 
-`path.to.module->Name` and `path/file.py->Name`, the older spelling, mean the same as with a colon.
+`path.to.module->Name` and `path/file.py->Name`, the older spelling, mean the same as with a colon. What is built in is
+also found by its class, alone or in any module of ASTune (`builtin_name`).
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import re
@@ -21,6 +23,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from astune.errors import PluginError, nearest
+from astune.support.builtin import builtin_name
 from astune.support.user_code import by_user
 
 NO_BUILTIN: Mapping[str, str] = MappingProxyType({})
@@ -32,15 +35,18 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     A file is loaded once; modules beside it can be imported by their plain names, as in `python path/file.py`.
     Raises `PluginError` that lists what there is, or shows the line that failed in the user's own file.
     """
-    where, arrow, name = builtin.get(spec, spec).rpartition("->" if "->" in spec else ":")
+    place = builtin.get(builtin_name(spec, builtin), spec)
+    where, arrow, name = place.rpartition("->" if "->" in place else ":")
+    known = f"; built in: {', '.join(builtin)}" if builtin else ""
     if not arrow or not where or not name.isidentifier():
-        known = f"; built in: {', '.join(builtin)}" if builtin else ""
         raise PluginError(
-            f"unknown {kind} {spec!r}.{nearest(spec, builtin)} "
+            f"unknown {kind} {spec!r}.{nearest(spec, builtin) or _nearest_file(Path(spec))} "
             f"Expected 'package.module:Name' or 'path/file.py:Name'{known}"
         )
     try:
-        module = _from_file(Path(where), spec, kind) if where.endswith(".py") else _from_package(where, spec, kind)
+        module = (
+            _from_file(Path(where), spec, kind) if where.endswith(".py") else _from_package(where, spec, kind, known)
+        )
     except PluginError:
         raise
     except Exception as error:
@@ -49,14 +55,26 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     try:
         return getattr(module, name)
     except AttributeError as error:
-        public = sorted(n for n, value in vars(module).items() if not n.startswith("_") and callable(value))
+        own = _list_offered(module)
         raise PluginError(
-            f"{kind} {spec!r}: there is no {name!r} in {where}.{nearest(name, public)} "
-            f"It has: {', '.join(public) or 'nothing to use'}"
+            f"{kind} {spec!r}: there is no {name!r} in {where}.{nearest(name, [*own, *builtin])} "
+            f"It has: {', '.join(own) or 'nothing to use'}{known if where.startswith('astune.') else ''}"
         ) from error
 
 
-def _from_package(module: str, spec: str, kind: str) -> ModuleType:
+def _list_offered(module: ModuleType) -> list[str]:
+    """The names of what a module makes or exports itself, not of what it imports to work with."""
+    exported = getattr(module, "__all__", ())
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and callable(value)
+        and (name in exported or getattr(value, "__module__", None) == module.__name__)
+    )
+
+
+def _from_package(module: str, spec: str, kind: str, known: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -64,15 +82,14 @@ def _from_package(module: str, spec: str, kind: str) -> ModuleType:
             raise
         raise PluginError(
             f"{kind} {spec!r}: there is no module {error.name!r} on the import path; "
-            "for a file of your own write 'path/file.py:Name'"
+            f"for a file of your own write 'path/file.py:Name'{known}"
         ) from error
 
 
 def _from_file(path: Path, spec: str, kind: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
-        others = [other.name for other in path.parent.glob("*.py")]
-        raise PluginError(f"{kind} {spec!r}: no such file: {path}.{nearest(path.name, others)}")
+        raise PluginError(f"{kind} {spec!r}: no such file: {path}.{_nearest_file(path)}")
     name = f"_astune_plugin_{sha1(str(path).encode()).hexdigest()[:12]}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -87,6 +104,19 @@ def _from_file(path: Path, spec: str, kind: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _nearest_file(path: Path) -> str:
+    """A hint for a file that is not there: one of a like name beside it, or in a folder of a like name."""
+    if path.suffix != ".py" or path.is_file():
+        return ""
+    beside = {other.name: other.name for other in path.parent.glob("*.py")}
+    below = {
+        f"{other.parent.name}.py": f"{other.parent.name}/{other.name}" for other in path.parent.glob("*/workflow.py")
+    }
+    known = below | beside
+    found = difflib.get_close_matches(path.name, known, n=1)
+    return f" Did you mean {known[found[0]]!r}?" if found else ""
 
 
 _folders: list[str] = []
@@ -110,7 +140,7 @@ def _prefer_siblings(folder: Path) -> None:
 
 
 def agentscope_hint(message: str) -> str:
-    """What to install where `message`, of an ImportError, says that something of AgentScope is not there; else "".
+    """Say what to install if `message`, of an ImportError, tells that a part of AgentScope is missing; else "".
 
     AgentScope 1.x and 2.x have few names in common: a file is written for one of them.
     """

@@ -17,7 +17,7 @@ TOP_P = "a number above 0, at most 1"
 
 
 def is_greedy(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) -> bool:
-    """Whether such a draw leaves nothing to chance. What is greedy is not trained."""
+    """True if such a draw leaves nothing to chance. Greedy answers are not trained."""
     return temperature < LEAST_TEMPERATURE or top_p <= LEAST_TOP_P or top_k == 1
 
 
@@ -54,21 +54,21 @@ class Sampling:
         if self.top_p == 0:
             raise ValueError(f"top_p is 0; expected {TOP_P}")
         if not all(map(_is_text, self.stop)):
-            raise ValueError(f"stop is {shortened(self.stop)}; expected texts that UTF-8 can write")
+            raise ValueError(f"stop is {shorten(self.stop)}; expected texts that UTF-8 can write")
         if is_greedy(self.temperature, self.top_p, self.top_k):
             for name, value in (("temperature", 0.0), ("top_p", 1.0), ("top_k", 0)):
                 object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken each time."""
+        """True if the likeliest token is taken each time."""
         return self.temperature == 0
 
 
 def _check(name: str, value: object, expected: str, least: float, most: float, *, whole: bool = False) -> None:
     kinds = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-        raise ValueError(f"{name} is {shortened(value)}; expected {expected}")
+        raise ValueError(f"{name} is {shorten(value)}; expected {expected}")
 
 
 def _is_text(value: object) -> bool:
@@ -76,7 +76,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.encode(errors="replace") == value.encode(errors="surrogatepass")
 
 
-def shortened(value: object, most: int = 100) -> str:
+def shorten(value: object, most: int = 100) -> str:
     """The value for a message. Python refuses to write integers of more than 4,300 digits."""
     text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 1024 else repr(value)
     return text if len(text) <= most else f"{text[:most]}..."

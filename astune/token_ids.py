@@ -6,11 +6,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from astune.ropes import Rope, show_rope
+
 WIDTH = 4
 """Bytes of a packed token id."""
 
 
-class TokenIds(Sequence[int]):
+class TokenIds(Rope[bytes], Sequence[int]):
     """An immutable sequence of token ids, 4 bytes each. Extending one copies only what is new:
 
     >>> prompt = TokenIds([1, 2, 3])
@@ -22,12 +24,11 @@ class TokenIds(Sequence[int]):
     and hash are by value; anything that walks all ids costs time linear in them. ids are in [0, 2**31).
     """
 
-    __slots__ = ("_length", "_link")
+    __slots__ = ()
+    WIDTH = WIDTH
 
     def __init__(self, ids: Iterable[int] = (), before: TokenIds | None = None) -> None:
-        own = ids.packed() if isinstance(ids, TokenIds) else array("i", ids).tobytes()
-        self._link = (before, own)
-        self._length = len(own) // WIDTH + (0 if before is None else len(before))
+        super().__init__(ids.packed() if isinstance(ids, TokenIds) else array("i", ids).tobytes(), before)
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> TokenIds:
@@ -37,42 +38,12 @@ class TokenIds(Sequence[int]):
     @classmethod
     def from_packed(cls, data: bytes, before: TokenIds | None = None) -> TokenIds:
         """The ids that `data` holds as native 32-bit integers, after `before`; takes `data` as it is."""
-        ids = cls((), before)
-        ids._link = (before, data)
-        ids._length += len(data) // WIDTH
-        return ids
-
-    @property
-    def before(self) -> TokenIds | None:
-        """The ids that this one extends; None if it stands alone."""
-        return self._link[0]
-
-    @property
-    def own(self) -> bytes:
-        """The ids after `before`, as native 32-bit integers."""
-        return self._link[1]
-
-    def share(self, before: TokenIds | None, own: bytes) -> None:
-        """Hold the same ids as `before` and `own` from now on, which others hold too: saves memory, changes no value.
-
-        `before` must be shorter than this (so links never run in a circle). One assignment, so that a reader in
-        another thread sees the old cut or the new one.
-        """
-        self._link = (before, own)
+        return cls.make(data, before)
 
     def packed(self) -> bytes:
         """All ids as native 32-bit integers: for `numpy.frombuffer(ids.packed(), "i")` and fast comparison."""
-        link, own = self._link
-        if link is None:
-            return own
-        pieces = [own]
-        while link is not None:
-            link, own = link._link
-            pieces.append(own)
-        return b"".join(reversed(pieces))
-
-    def __len__(self) -> int:
-        return self._length
+        before, own = self._link
+        return own if before is None else b"".join(self.parts())
 
     def __iter__(self) -> Iterator[int]:
         return iter(memoryview(self.packed()).cast("i").tolist())
@@ -102,7 +73,7 @@ class TokenIds(Sequence[int]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"TokenIds({list(self)})"
+        return show_rope(self)
 
     def __copy__(self) -> TokenIds:
         return self
@@ -114,7 +85,7 @@ class TokenIds(Sequence[int]):
         return TokenIds, (array("i", self.packed()),)
 
 
-def shared_bytes(left: bytes, right: bytes) -> int:
+def count_shared_bytes(left: bytes, right: bytes) -> int:
     """Bytes of the whole tokens that both begin with, by bisection."""
     low, high = 0, min(len(left), len(right)) // WIDTH
     while low < high:
@@ -159,7 +130,7 @@ class Logprobs(Sequence[float]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        return f"Logprobs({list(self)})"
+        return show_rope(self)
 
     def __copy__(self) -> Logprobs:
         return self

@@ -3,8 +3,8 @@
     Task -> Turn* -> Timeline* -> Episode -> Group -> Sample* -> Learner
 
 Standard library only, no input or output. All data types are frozen; lengths are checked at birth, so a
-`Turn` or `Timeline` that exists is consistent. Token ids and logprobs may be given as any sequence; they are kept
-packed (see `token_ids`).
+`Turn` or `Timeline` that exists is consistent. Token ids, logprobs and messages may be given as any sequence; they are
+kept packed, and share what they begin with (see `token_ids` and `ropes`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from astune.ropes import Messages
 from astune.sampling import Sampling as Sampling
 from astune.sampling import is_greedy
 from astune.token_ids import Logprobs, TokenIds
@@ -59,7 +60,7 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The row as it was read, or the columns of it that `astune.task_reader.fields.metadata` names."""
     place: str = field(default="", compare=False)
-    """Where it was read, as `train.jsonl:17`, for messages; empty where nobody knows."""
+    """The place where it was read, as `train.jsonl:17`, for messages; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Turn:
     `fork` says why the prompt does not continue the agent's earlier calls, as far as its messages tell (see
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
-    order in which calls began; an episode's turns stand in the order in which they ended. `messages`, `tools` and
+    order in which calls began; an episode's turns stand in the order in which they ended. `unread` says that the answer
+    has marks of a tool call and no call could be read, though tools were offered. `messages`, `tools` and
     `response` (OpenAI's shape) are for people to read; nothing is computed from them.
     """
 
@@ -108,12 +110,14 @@ class Turn:
     exact: bool = True
     fork: str | None = None
     follows: int | None = None
-    messages: tuple[Mapping[str, Any], ...] = ()
+    messages: Sequence[Mapping[str, Any]] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     response: Mapping[str, Any] = field(default_factory=dict)
     call: int = 0
+    unread: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", Messages.of(self.messages))
         object.__setattr__(self, "prompt_ids", TokenIds.of(self.prompt_ids))
         object.__setattr__(self, "output_ids", TokenIds.of(self.output_ids))
         object.__setattr__(self, "logprobs", Logprobs.of(self.logprobs))
@@ -128,7 +132,7 @@ class Turn:
 
     @property
     def trainable(self) -> bool:
-        """Whether the sampled tokens carry loss."""
+        """True if the sampled tokens carry loss."""
         return self.excluded is None
 
 
@@ -237,7 +241,7 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     judged_by: str = ""
     undecided: bool = False
-    """Whether the judge could not tell success from failure: it contradicted itself."""
+    """True if the judge could not tell success from failure: it contradicted itself."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +253,10 @@ class EpisodeError:
     """Name of the exception's class."""
     message: str
     traceback: str = ""
+
+
+UNKNOWN_TOOL = "(no such tool)"
+"""Stands for tools that a model calls and nobody offered: their names are the model's, and without end."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +289,7 @@ class Episode:
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
     tools: Mapping[str, ToolUse] = field(default_factory=dict)
-    """The calls whose results the model was shown, by tool, where the agent's framework says which failed: AgentScope
-    does."""
+    """The calls whose results the model was shown, by tool."""
     env_score: float | None = None
     """The score that the episode's environment gives it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""
@@ -291,6 +298,12 @@ class Episode:
     @property
     def reward(self) -> float | None:
         return None if self.verdict is None else self.verdict.reward
+
+    @property
+    def offered(self) -> set[str]:
+        """The names of the tools that a model was offered."""
+        sets = {id(turn.tools): turn.tools for turn in self.turns}  # turns share them
+        return {tool["function"]["name"] for tools in sets.values() for tool in tools}
 
     def reward_of(self, agent: str) -> float | None:
         """The agent's own reward, else the episode's. None if nobody judged the episode."""
@@ -355,7 +368,7 @@ class Update:
     splits: int = 0
     """Micro-batches that did not fit into memory and were split in two."""
     left_out: tuple[Sample, ...] = ()
-    """Those of its samples that a teacher did not weigh, and that nothing was learned from."""
+    """The samples that a teacher did not weigh, and that nothing was learned from."""
 
 
 @dataclass(frozen=True)
@@ -368,4 +381,4 @@ class RunReport:
     status: Literal["completed", "interrupted", "failed", "learned_nothing"]
     summary: Mapping[str, Any] = field(default_factory=dict)
     error: Exception | None = None
-    """What ended a failed run, if it is nothing that was said already."""
+    """The error that ended a failed run, unless it was reported already."""

@@ -43,7 +43,7 @@ from agentscope.tool import FunctionTool, ResetTools, Toolkit
 from bench_table import table_of
 from rich.console import Console
 
-from astune.clients.openai_http import http_library
+from astune.clients.api import http_library
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.support.short_pauses import short_pauses

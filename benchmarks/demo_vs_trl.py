@@ -42,7 +42,7 @@ from rich.console import Console
 from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.context_tracker.model_dir import resolve_model_dir
-from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.rollout.metrics import evaluation_metrics
 from astune.support.short_pauses import short_pauses
 from astune.training.loop import train_step
 from astune.training.rollout_setup import sampling_for

@@ -30,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -114,7 +115,9 @@ async def serve_gateway(sessions: int) -> tuple[list[str], Callable[[], int]]:
         chat_format = ChatFormat.load(write_test_model_dir(Path(folder)))
     app = OpenAIApp()
     server = HttpServer(app)
-    endpoint = Endpoint("agent", choices, chat_format, asyncio.get_running_loop(), 4096, failed=print, note=print)
+    endpoint = Endpoint(
+        "agent", choices, chat_format, asyncio.get_running_loop(), threading.get_ident(), "x", 4096, print, print
+    )
     return [f"{server.origin}/{app.add(endpoint)}/v1" for _ in range(sessions)], lambda: served
 
 

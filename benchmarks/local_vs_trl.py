@@ -133,7 +133,7 @@ class Ours:
         loaded = load_config(folder / "job.yaml")
         self._loop = asyncio.new_event_loop()
         self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, full_length, stack, None)
-        opened = self._run.setup.opened()
+        opened = self._run.setup.open()
         self._loop.run_until_complete(opened.__aenter__())
         stack.callback(lambda: self._loop.run_until_complete(opened.__aexit__(None, None, None)))
 

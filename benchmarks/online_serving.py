@@ -38,9 +38,9 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.gateway.server import HttpServer
 from astune.online.service.serving import Model, OnlineService
+from astune.online.store.versions import AS_CONFIGURED
 from astune.store import open_database
 from astune.store.tables import turns
-from astune.store.versions import AS_CONFIGURED
 from astune.support.resources import tiny_model_dir
 from astune.testing import ScriptedPolicy
 from astune.types import Policy, Sampling, Task

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from bench_table import table_of
 from rich.console import Console
 
-from astune.store import audit
+from astune.online.store import audit
 from astune.store.database import Database, open_database
 from astune.store.writer import Writer
 

@@ -35,7 +35,7 @@ from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.training.engine import Engine
 from astune.training.rollout_setup import sampling_for, weighting_for
-from astune.training.rollout_workers.pool import EpisodeWorkers, played_by
+from astune.training.rollout_workers.pool import EpisodeWorkers, set_up_rollouts
 from astune.training.rollout_workers.process import EpisodeProcess
 from astune.training.tasks import read_tasks
 from astune.types import Group, Task
@@ -109,8 +109,8 @@ async def measure(workers: list[int], rounds: int, still: bool) -> list[Side]:
         sides = []
         for count in workers:
             rollout = config.rollout.model_copy(update={"workers": count})
-            side = Side(count, played_by(config.model_copy(update={"rollout": rollout}), engine))
-            await stack.enter_async_context(side.setup.opened())
+            side = Side(count, set_up_rollouts(config.model_copy(update={"rollout": rollout}), engine))
+            await stack.enter_async_context(side.setup.open())
             sides.append(side)
         for number in range(rounds + 1):  # the first is not counted: caches grow, modules are imported
             for side in sides[number % len(sides) :] + sides[: number % len(sides)]:

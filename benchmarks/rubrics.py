@@ -102,7 +102,7 @@ def run(world: PlantedWorld, seed: int, *, at_most: int = 8, http: bool = False)
         path = Path(folder, "examples.jsonl")
         world.write_examples(path)
         examples, config = read_examples(path), RubricsConfig(max_criteria=at_most)
-        split = split_examples(examples, config.dev_share, config.test_share, seed)
+        split = split_examples(examples, seed)
         began = time.perf_counter()
         learned, replies = asyncio.run(_learn(examples, split, config, models, llm, seed))
         seconds = time.perf_counter() - began

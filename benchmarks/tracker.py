@@ -44,7 +44,7 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.testing import write_test_model_dir

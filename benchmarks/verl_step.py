@@ -37,7 +37,7 @@ from astune.rollout.group import run_groups
 from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine
 from astune.training.rollout_setup import sampling_for, weighting_for
-from astune.training.rollout_workers.pool import played_by
+from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.training.tasks import read_tasks
 from astune.types import Sample, Task
 
@@ -156,8 +156,8 @@ async def measure(sides: list[Side], rounds: int) -> Seconds:
         setups = []
         for side in sides:
             await side.engine.learner.publish()
-            setups.append(played_by(side.loaded.config.astune, side.engine))
-            await stack.enter_async_context(setups[-1].opened())
+            setups.append(set_up_rollouts(side.loaded.config.astune, side.engine))
+            await stack.enter_async_context(setups[-1].open())
         for number in range(rounds + 1):  # the first is not counted
             turn = [*zip(sides, setups, strict=True)]
             for side, setup in turn if number % 2 else reversed(turn):

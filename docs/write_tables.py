@@ -1,56 +1,94 @@
-"""Writes the tables of docs/configuration.md from the schema: `python docs/write_tables.py`, part of `make docs`."""
+"""Write what the schema of the configuration says: `default_config/default.yaml`, the two conversion files beside it,
+and the tables of docs/configuration.md and docs/trinity.md. What docs/runs.md says of metrics comes from their words.
+
+`python docs/write_tables.py` is part of `make docs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
-from astune.config.keys import FIELDS, LEAVES
+from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.render import default_yaml
-from astune.config.section import Located
+from astune.config.schema import Config
+from astune.config.section import ON_TRINITY, Fate, Located, OnTrinity, OnVerl
+from astune.monitor.words import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "configuration.md"
-BEGIN, END = "<!-- tables -->\n", "<!-- end -->\n"
+END = "<!-- end -->\n"
 
 
-def tables() -> str:
-    """One table for each section that holds values, in the order of the schema. What stands at the top beside
-    `astune`, another program's keys, has none."""
+def generate_files() -> Iterator[tuple[Path, str]]:
+    """Give the path and the text of each file that is written, whole or in part."""
+    settings, docs = ROOT / "default_config", ROOT / "docs"
+    yield settings / "default.yaml", default_yaml()
+    yield settings / "config_auto_convertion_trinity.json", format_fates(OnTrinity)
+    yield settings / "config_auto_convertion_verl.json", format_fates(OnVerl)
+    yield fill_page(docs / "configuration.md", {"tables": format_sections()})
+    yield fill_page(docs / "runs.md", {"pictures": format_table("metric", "what it says", METRICS)})
+    trinity = fates(OnTrinity)
+    refused = {key: fate.unsupported for key, fate in trinity.items() if fate.unsupported}
+    tinker = {key: fate.tinker for key, fate in trinity.items() if fate.tinker}
+    tables = {"refused": format_table("key", "why", refused), "tinker": format_table("key", "why", tinker)}
+    yield fill_page(docs / "trinity.md", tables)
+
+
+def fill_page(path: Path, parts: Mapping[str, str]) -> tuple[Path, str]:
+    """Put each part between its mark, as `<!-- tables -->`, and the next `<!-- end -->`."""
+    text = path.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        text = before + mark + part + END + rest.partition(END)[2]
+    return path, text
+
+
+def format_fates(kind: type[Fate]) -> str:
+    """One line for each key: what becomes of it on an engine. `unless` is the value that is taken of a key that is
+    refused."""
+    lines = []
+    for key, fate in fates(kind).items():
+        row = {name: value for name, value in asdict(fate).items() if value and value != ON_TRINITY}
+        if fate.unsupported:
+            row["unless"] = value_at(Config(), key)
+        lines.append(f"  {json.dumps(key)}: {json.dumps(row)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def format_table(first: str, second: str, rows: Mapping[str, str]) -> str:
+    lines = [f"| {first} | {second} |", "| --- | --- |", *(f"| `{name}` | {text} |" for name, text in rows.items())]
+    return "\n".join(lines) + "\n"
+
+
+def format_sections() -> str:
+    """One table for each section that holds values, in the order of the schema. Another program's keys, which stand at
+    the top beside `astune`, have none."""
     lines = default_yaml().splitlines()[1:]
     defaults = {key: line.split("  # ")[0].partition(":")[2].strip() for key, line in zip(FIELDS, lines, strict=True)}
     sections = dict.fromkeys(key.rpartition(".")[0] for key in LEAVES if "." in key)
-    return "".join(_table(section, defaults) for section in sections)
+    return "".join(format_section(section, defaults) for section in sections)
 
 
-def page_with_tables(text: str) -> str:
-    """`text` with everything between the two marks replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{tables()}{END}{after}"
-
-
-def _table(section: str, defaults: Mapping[str, str]) -> str:
+def format_section(section: str, defaults: Mapping[str, str]) -> str:
     lines = [f"\n### {section}\n", f"{(FIELDS[section].description or '').capitalize()}.\n"]
     lines += ["| key | default | meaning |", "| --- | --- | --- |"]
     for key in LEAVES:
         if key.rpartition(".")[0] == section:
-            lines.append(f"| `{key.rpartition('.')[2]}` | `{defaults[key]}` | {_meaning(key)} |")
+            lines.append(f"| `{key.rpartition('.')[2]}` | `{defaults[key]}` | {format_meaning(key)} |")
     return "\n".join(lines) + "\n"
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _meaning(key: str) -> str:
+def format_meaning(key: str) -> str:
     plugin = any(isinstance(mark, Located) and mark.kind == "plugin" for mark in FIELDS[key].metadata)
     text = (FIELDS[key].description or "").replace("|", "\\|").replace("<", "&lt;")
     return f"{text} *(plug-in)*" if plugin else text
 
 
 def main() -> None:
-    PAGE.write_text(page_with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in generate_files():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,18 @@ import gc
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("astune", deadline=None)
+# PYTEST_ARGS=--hypothesis-profile=thorough
+settings.register_profile("thorough", deadline=None, max_examples=1000)
+# For scripts/planted_faults: a failure is not made small.
+settings.register_profile("first", settings.get_profile("astune"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile("astune")
 signal.signal(signal.SIGINT, signal.default_int_handler)
+TESTS_A_COLLECTION = 100
+"""After so many tests the collector looks at everything, once."""
+started = 0
 
 
 @pytest.hookimpl(trylast=True)
@@ -18,8 +25,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
     """Thousands of tests and all that they import live to the end: the collector need not look at them again and again,
-    which takes half a second each time."""
+    which takes half a second each time. Every run of training has it look at all that is not frozen, and thaws it."""
+    global started
+    if started % TESTS_A_COLLECTION == 0:
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
+    started += 1

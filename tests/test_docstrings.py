@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import each_row
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): count
@@ -15,7 +17,7 @@ EXAMPLES = {
 """Modules with examples, and how many each has."""
 
 
-@pytest.mark.parametrize("module", EXAMPLES)
+@each_row("module", EXAMPLES)
 def test_examples_in_docstrings_hold(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testmod(pytest.importorskip(module), optionflags=doctest.ELLIPSIS)

@@ -8,6 +8,7 @@ import pytest
 
 from astune.errors import PluginError
 from astune.plugins import load_plugin
+from tests.rows import each_row
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
     assert "built in: debug, local" in str(caught.value)
 
 
-@pytest.mark.parametrize("spec", ["", ":", "a:", ":b", "a:b c", "my_agent.py"])
+@each_row("spec", ["", ":", "a:", ":b", "a:b c", "my_agent.py"])
 def test_a_name_in_no_known_form_says_what_is_expected(spec: str) -> None:
     with pytest.raises(PluginError, match=r"Expected 'package\.module:Name' or 'path/file\.py:Name'"):
         load_plugin(spec, kind="judge")
@@ -88,7 +89,8 @@ def test_a_missing_module_is_named() -> None:
 
 
 def test_a_missing_name_lists_those_of_the_module(tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text("class MyWorkflow: pass\ndef other(): pass\n_x = 1\n")
+    text = "from typing import Protocol\nclass MyWorkflow: pass\ndef other(): pass\n_x = 1\n"
+    (tmp_path / "agent.py").write_text(text)
     with pytest.raises(PluginError) as caught:
         load_plugin(f"{tmp_path}/agent.py:MyWorkflo", kind="workflow")
     assert "Did you mean 'MyWorkflow'?" in str(caught.value)
@@ -101,7 +103,27 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         load_plugin(f"{tmp_path}/agnt.py:A", kind="workflow")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize("spec", ["maths.py:A", "maths.py"])
+def test_a_missing_file_names_the_workflow_in_a_folder_of_its_name(tmp_path: Path, spec: str) -> None:
+    (tmp_path / "math").mkdir()
+    (tmp_path / "math/workflow.py").touch()
+    with pytest.raises(PluginError, match=r"Did you mean 'math/workflow\.py'\?"):
+        load_plugin(f"{tmp_path}/{spec}", kind="workflow")
+
+
+def test_a_wrong_place_in_astune_lists_what_is_built_in(tmp_path: Path) -> None:
+    builtin = {"MathAnswerAsJudge": "astune.task_judge.math.judge:MathAnswerAsJudge"}
+    for spec in ("astune.task_judge.math_judges->MathJudge", "astune.task_judge.math.judge->MathJudge"):
+        with pytest.raises(PluginError, match="built in: MathAnswerAsJudge"):
+            load_plugin(spec, kind="judge", builtin=builtin)
+    own = tmp_path / "astune/task_judge/mine.py"
+    own.parent.mkdir(parents=True)
+    own.write_text("class MathAnswerAsJudge: pass\n")
+    found = load_plugin(f"{own}:MathAnswerAsJudge", kind="judge", builtin=builtin)
+    assert found.__module__.startswith("_astune_plugin_"), "a file of the user's stays the user's"
+
+
+@each_row(
     ("text", "place"),
     [
         ("x = 1\nimport no_such_package_here\n", "agent.py:2: `import no_such_package_here`: ModuleNotFoundError"),
@@ -120,9 +142,9 @@ def test_a_failing_import_shows_the_users_own_line(tmp_path: Path, text: str, pl
     assert caught.value.__cause__ is not None
 
 
-def test_a_file_that_failed_can_be_loaded_once_it_is_mended(tmp_path: Path) -> None:
+def test_a_file_that_failed_can_be_loaded_once_it_is_fixed(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("1 / 0\n")
     with pytest.raises(PluginError):
         load_plugin(f"{tmp_path}/agent.py:Mine", kind="workflow")
-    (tmp_path / "agent.py").write_text("class Mine: mended = True\n")
-    assert load_plugin(f"{tmp_path}/agent.py:Mine", kind="workflow").mended
+    (tmp_path / "agent.py").write_text("class Mine: fixed = True\n")
+    assert load_plugin(f"{tmp_path}/agent.py:Mine", kind="workflow").fixed

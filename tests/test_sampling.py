@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 from astune.types import Sampling, Turn
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     "asked",
     [
         {"temperature": 0},
@@ -37,7 +38,7 @@ def test_everything_else_is_kept_as_it_is(temperature: float, top_p: float, top_
     assert not sampling.greedy and not is_greedy(temperature, top_p, top_k)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         *(("temperature", value) for value in (math.nan, math.inf, -1e-9, 101, 10**400, True, "1", None)),

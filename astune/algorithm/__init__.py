@@ -5,8 +5,7 @@ from astune.algorithm.batch_rules import BatchRules
 from astune.algorithm.credit import observe
 from astune.algorithm.invariants import check_episode, check_step
 from astune.algorithm.receipt import NO_TEACHER, SKIPPED_UPDATE, Receipt, without_lost
-from astune.algorithm.rejection import only_right
-from astune.algorithm.samples import Weighting, reweighted, split_samples, to_samples
+from astune.algorithm.samples import Weighting, reweigh, split_samples, to_samples
 from astune.algorithm.step_advantage import Advantage, StepEstimator, load_estimator
 
 __all__ = [
@@ -23,8 +22,7 @@ __all__ = [
     "check_step",
     "load_estimator",
     "observe",
-    "only_right",
-    "reweighted",
+    "reweigh",
     "split_samples",
     "to_samples",
     "without_lost",

@@ -1,8 +1,8 @@
 """Advantage estimators: how much better an episode was than the others of its group.
 
-An estimator takes the rewards of the judged episodes of one group and gives one advantage for each, in the
-same order. Chosen by `astune.algorithm.advantage`; a plug-in is any function with the same signature. Estimators that
-look at more than one group are in `step_advantage.py`.
+An estimator takes the rewards of the judged episodes of one group and gives one advantage for each, in the same order;
+rewards that differ by rounding are equal. Chosen by `astune.algorithm.advantage`; a plug-in is any function with the
+same signature. Estimators that look at more than one group are in `step_advantage.py`.
 
     >>> grpo([1.0, 0.0, 0.0, 1.0])
     [1.0, -1.0, -1.0, 1.0]
@@ -18,12 +18,13 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
+from astune.support.statistics import exceeds, without_noise
 from astune.support.user_values import LARGEST
 
 AdvantageFunction = Callable[[Sequence[float]], "list[float]"]
 
 STD_FLOOR = 1e-6
-"""Rewards of a group that differ by less carry no signal."""
+"""A standard deviation below it is not divided by: the rewards carry no signal."""
 RIGHT = 0.5
 """A reward above it is that of a right answer, where a verdict does not say which are."""
 HUGE = 1e100
@@ -33,10 +34,12 @@ HUGE = 1e100
 def dr_grpo(rewards: Sequence[float]) -> list[float]:
     """Reward minus the mean of the group (Dr. GRPO, arXiv 2503.20783): no division by the spread, which would
     make very easy and very hard tasks count more."""
-    unit = _unit(rewards)
-    mean = math.fsum(reward / unit for reward in rewards) / len(rewards)
+    values, unit = without_noise(rewards), _unit(rewards)
+    if len(set(values)) == 1:  # their mean may be another number than they are, by rounding
+        return [0.0] * len(values)
+    mean = math.fsum(value / unit for value in values) / len(values)
     most = sys.float_info.max
-    return [min(max((reward / unit - mean) * unit, -most), most) for reward in rewards]
+    return [min(max((value / unit - mean) * unit, -most), most) for value in values]
 
 
 def grpo(rewards: Sequence[float]) -> list[float]:
@@ -63,7 +66,7 @@ def rloo_clamped(rewards: Sequence[float]) -> list[float]:
     [-0.65, -0.04999999999999999, 0.7]
     """
     return [
-        min(value, 0.0) if reward <= RIGHT else max(value, 0.0)
+        max(value, 0.0) if exceeds(reward, RIGHT) else min(value, 0.0)
         for reward, value in zip(rewards, rloo(rewards), strict=True)
     ]
 

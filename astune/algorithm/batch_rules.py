@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from astune.algorithm.advantage import RIGHT
 from astune.config.schema import AstuneConfig
+from astune.support.statistics import exceeds
 from astune.types import Episode, Group, Turn
 
 BALANCED = "balanced"
@@ -64,19 +65,19 @@ class BatchRules:
         """Balance first: ranks are among those that are kept."""
         ruled = Ruled(list(groups))
         if self.balance:
-            ruled = self._balanced(ruled)
+            ruled = self._balance(ruled)
         if self.overlong_buffer:
             ruled = self._with_penalty(ruled)
         if self.efficiency_bonus:
             ruled = self._with_bonus(ruled)
         return ruled
 
-    def _balanced(self, ruled: Ruled) -> Ruled:
+    def _balance(self, ruled: Ruled) -> Ruled:
         groups = []
         left_out = list(ruled.left_out)
         for group in ruled.groups:
             name = group.episodes[0].episode_id if group.episodes else ""
-            kept = balanced(group, f"{self.seed}/balance/{name}")
+            kept = choose_balanced(group, f"{self.seed}/balance/{name}")
             left_out += [(BALANCED, each) for place, each in enumerate(group.episodes) if place not in kept]
             episodes = tuple(each for place, each in enumerate(group.episodes) if place in kept)
             groups.append(replace(group, episodes=episodes))
@@ -85,7 +86,7 @@ class BatchRules:
     def _with_penalty(self, ruled: Ruled) -> Ruled:
         parts = [[self._overlong(episode) for episode in group.episodes] for group in ruled.groups]
         shaped = [
-            shifted(group, [-self.overlong_penalty * part for part in row])
+            shift_rewards(group, [-self.overlong_penalty * part for part in row])
             for group, row in zip(ruled.groups, parts, strict=True)
         ]
         judged = [
@@ -108,16 +109,16 @@ class BatchRules:
 
     def _with_bonus(self, ruled: Ruled) -> Ruled:
         shifts = [efficiency(group, self.efficiency_bonus) for group in ruled.groups]
-        shaped = [shifted(group, row) for group, row in zip(ruled.groups, shifts, strict=True)]
+        shaped = [shift_rewards(group, row) for group, row in zip(ruled.groups, shifts, strict=True)]
         metrics = {"efficiency/ranked": float(sum(bool(shift) for row in shifts for shift in row))}
         return replace(ruled, groups=shaped, metrics=ruled.metrics | metrics)
 
 
 def is_right(episode: Episode) -> bool | None:
-    """Whether the answer is right: as its verdict says, else by its reward; None if nobody judged it."""
+    """True for a right answer, by its verdict, else by its reward; None if nobody judged it."""
     if episode.verdict is None:
         return None
-    return episode.verdict.reward > RIGHT if episode.verdict.passed is None else episode.verdict.passed
+    return exceeds(episode.verdict.reward, RIGHT) if episode.verdict.passed is None else episode.verdict.passed
 
 
 def overlong(turn: Turn, buffer: int, max_tokens: int, context_length: int | None) -> float:
@@ -135,7 +136,7 @@ def overlong(turn: Turn, buffer: int, max_tokens: int, context_length: int | Non
     return min(max((buffer - left) / buffer, 0.0), 1.0)
 
 
-def balanced(group: Group, seed: str) -> set[int]:
+def choose_balanced(group: Group, seed: str) -> set[int]:
     """The places of the episodes that are kept: of the wrong ones at most one more than there are right ones, of the
     right ones at most two more than there are wrong ones. Which ones is drawn from `seed`. Those that nobody judged
     stay, as they count for nothing."""
@@ -151,7 +152,7 @@ def balanced(group: Group, seed: str) -> set[int]:
 
 
 def efficiency(group: Group, bonus: float) -> list[float]:
-    """What each episode's reward is shifted by: among the right ones from `bonus` for the fewest turns down to
+    """Say by how much each episode's reward is shifted: among the right ones from `bonus` for the fewest turns down to
     `-bonus` for the most, in equal steps by rank, ties by their mean rank; 0 for the others and where only one is
     right. The shifts sum to 0 (AgentRL's `efficient_rewarding`, which also ranks wrong ones, the other way round)."""
     right = [place for place, episode in enumerate(group.episodes) if is_right(episode)]
@@ -166,8 +167,8 @@ def efficiency(group: Group, bonus: float) -> list[float]:
     return shifts
 
 
-def shifted(group: Group, shifts: Sequence[float]) -> Group:
-    """The group with the rewards of its judged episodes shifted, and with them those of their agents."""
+def shift_rewards(group: Group, shifts: Sequence[float]) -> Group:
+    """Shift the rewards of the judged episodes of a group, and with them those of their agents."""
     return replace(
         group,
         episodes=tuple(

@@ -49,7 +49,7 @@ class EpisodeCredit:
     of_turn: Mapping[int, float]
 
     def span_rewards(self, timeline: Timeline) -> tuple[float, ...]:
-        """One per span, paid at its last token: what its turn was rewarded, and the outcome at the last one. With
+        """One reward per span, paid at its last token: that of its turn, and at the last one the outcome. With
         rewards as they are in place of advantages, `span_advantages` is the sum of these from a span to the end."""
         paid = [self._gains.get(span.turn, 0.0) for span in timeline.spans]
         if paid:
@@ -57,7 +57,7 @@ class EpisodeCredit:
         return tuple(paid)
 
     def span_advantages(self, timeline: Timeline) -> tuple[float, ...]:
-        """One per span: the agent's, plus what its turn and the later ones of this timeline were rewarded."""
+        """One advantage per span: the agent's, plus the gains of its turn and of the later ones of this timeline."""
         base = self.of_agent.get(timeline.agent, self.outcome)
         to_go = 0.0
         found = []
@@ -88,7 +88,7 @@ class EpisodeCredit:
 
     @property
     def has_signal(self) -> bool:
-        """Whether any advantage of a trainable turn differs from 0."""
+        """True if any advantage of a trainable turn differs from 0."""
         return any(
             span.trainable and advantage
             for timeline in self.episode.timelines
@@ -105,12 +105,12 @@ def credit_groups(groups: Sequence[Group], advantage: Advantage) -> list[list[Ep
     """The credit of every judged episode of each group, in order. Raises TrainingError for an estimator that does not
     give one finite number per reward."""
     estimator = as_estimator(advantage)
-    judged = [judged_of(group) for group in groups]
+    judged = [list_judged(group) for group in groups]
     outcomes = [[0.0] * len(episodes) for episodes in judged]
     of_agent: list[list[dict[str, float]]] = [[{} for _ in episodes] for episodes in judged]
     of_turn: list[list[dict[int, float]]] = [[{} for _ in episodes] for episodes in judged]
     for population, compared in comparisons(groups).items():
-        found = _estimated(estimator, population, [each.rewards for each in compared])
+        found = _estimate(estimator, population, [each.rewards for each in compared])
         for each, values in zip(compared, found, strict=True):
             for (number, agent, turn), value in zip(each.receivers, values, strict=True):
                 if turn is not None:
@@ -132,7 +132,7 @@ def observe(estimator: StepEstimator, groups: Sequence[Group]) -> None:
 
 
 class GroupComparison(NamedTuple):
-    """What is compared within one group of one population, and what each reward's advantage goes to: the number of a
+    """The rewards of one group that are compared in one population, and where each advantage goes: the number of a
     judged episode, and the agent and the turn unless it is for the whole of it."""
 
     group: int
@@ -145,27 +145,36 @@ def comparisons(groups: Sequence[Group]) -> dict[str, list[GroupComparison]]:
     each agent with rewarded turns."""
     found: dict[str, list[GroupComparison]] = {OUTCOMES: []}
     for number, group in enumerate(groups):
-        judged = judged_of(group)
+        judged = list_judged(group)
         found[OUTCOMES].append(_of_episodes(number, group, judged, None))
         for agent in sorted({agent for episode in judged for agent in episode.agent_rewards}):
             found.setdefault(f"agent {agent}", []).append(_of_episodes(number, group, judged, agent))
-        for agent in _agents_with_turn_rewards(judged):
-            places = _turns_of(judged, agent)
+        for agent in sorted({episode.turns[turn].agent for episode in judged for turn in episode.turn_rewards}):
+            places = [
+                (place, turn)
+                for place, episode in enumerate(judged)
+                for turn in range(len(episode.turns))
+                if episode.turns[turn].agent == agent
+            ]
             values = tuple(float(judged[episode].turn_rewards.get(turn, 0.0)) for episode, turn in places)
-            tokens = tuple(_trained(judged[episode].turns[turn]) for episode, turn in places)
+            tokens = tuple(_count_trained(judged[episode].turns[turn]) for episode, turn in places)
             receivers = tuple((episode, agent, turn) for episode, turn in places)
             rewards = Rewards(group.task, values, tokens)
             found.setdefault(f"turns of {agent}", []).append(GroupComparison(number, rewards, receivers))
     return found
 
 
-def judged_of(group: Group) -> list[Episode]:
+def list_judged(group: Group) -> list[Episode]:
     return [episode for episode in group.episodes if episode.verdict is not None]
 
 
 def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: str | None) -> GroupComparison:
     """The outcomes of the group, or those of an agent in the episodes in which it acted."""
-    acting = [place for place, episode in enumerate(judged) if agent is None or _has_acted(episode, agent)]
+    acting = [
+        place
+        for place, episode in enumerate(judged)
+        if agent is None or any(turn.agent == agent for turn in episode.turns)
+    ]
     own = [judged[place].reward if agent is None else judged[place].reward_of(agent) for place in acting]
     turns = [
         [turn for turn in judged[place].turns if turn.trainable and agent in (None, turn.agent)] for place in acting
@@ -173,13 +182,13 @@ def _of_episodes(number: int, group: Group, judged: Sequence[Episode], agent: st
     rewards = Rewards(
         group.task,
         tuple(reward for reward in own if reward is not None),
-        tuple(sum(map(_trained, each)) for each in turns),
+        tuple(sum(map(_count_trained, each)) for each in turns),
         tuple(map(len, turns)),
     )
     return GroupComparison(number, rewards, tuple((place, agent, None) for place in acting))
 
 
-def _trained(turn: Turn) -> int:
+def _count_trained(turn: Turn) -> int:
     return len(turn.output_ids) if turn.trainable else 0
 
 
@@ -197,26 +206,9 @@ def span_shares(episode: Episode, credit: Credit) -> list[tuple[float, ...]]:
     return shares
 
 
-def _has_acted(episode: Episode, agent: str) -> bool:
-    return any(turn.agent == agent for turn in episode.turns)
-
-
-def _agents_with_turn_rewards(judged: Sequence[Episode]) -> list[str]:
-    return sorted({episode.turns[turn].agent for episode in judged for turn in episode.turn_rewards})
-
-
-def _turns_of(judged: Sequence[Episode], agent: str) -> list[tuple[int, int]]:
-    """(number of the episode, number of the turn) of all turns of the agent."""
-    return [
-        (number, turn_number)
-        for number, episode in enumerate(judged)
-        for turn_number, turn in enumerate(episode.turns)
-        if turn.agent == agent
-    ]
-
-
-def _estimated(estimator: StepEstimator, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
-    """Raises TrainingError for an estimator that does not give one finite number for each reward of each group."""
+def _estimate(estimator: StepEstimator, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
+    """Ask the estimator. Raises TrainingError where it does not give one finite number for each reward of each
+    group."""
     found = estimator(population, groups)
     same = len(found) == len(groups) and all(
         len(values) == len(group.values) for values, group in zip(found, groups, strict=True)

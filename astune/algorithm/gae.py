@@ -30,8 +30,8 @@ def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: fl
 
 
 def token_rewards(sample: Sample) -> list[float]:
-    """What is paid for each trained token of a sample, in order. What a turn is paid for that is not trained here goes
-    to the trained token before it."""
+    """The reward that is paid for each trained token of a sample, in order. The reward of a turn that is not trained
+    here goes to the trained token before it."""
     paid: list[float] = []
     for span, weight, reward in zip(sample.timeline.spans, sample.weights, sample.rewards, strict=True):
         if weight:

@@ -74,14 +74,14 @@ class Receipt:
 
 
 def why_unjudged(episode: Episode) -> str:
-    """Why an episode without a verdict is left out."""
+    """The reason why an episode without a verdict is left out."""
     return LATE if episode.stop_reason is StopReason.LATE else UNJUDGED
 
 
 def why_left_out(turn: Turn, whole: str | None) -> str | None:
-    """Why a turn is not trained; None if it is. `whole` is why its episode is left out as a whole: that nobody judged
-    it, or that it was late, comes before all else, that its group has no signal only where the turn could have been
-    trained."""
+    """The reason why a turn is not trained; None if it is. `whole` is the reason why its episode is left out as a
+    whole: that nobody judged it, or that it was late, comes before all else, that its group has no signal only where
+    the turn could have been trained."""
     return whole if whole in (UNJUDGED, LATE) else turn.excluded or whole
 
 

@@ -45,7 +45,7 @@ def to_samples(
         else:
             without_signal += 1
             dropped += [(NO_SIGNAL, credit.episode) for credit in credited]
-    samples = _weighted(used, weighting, with_rewards=estimator.for_critic)
+    samples = _weigh(used, weighting, with_rewards=estimator.for_critic)
     episodes = [*(episode for group in groups for episode in group.episodes), *(episode for _, episode in left_out)]
     return samples, replace(
         receipt_of(episodes, [credit.episode for credit in used], dropped),
@@ -57,11 +57,11 @@ def to_samples(
 
 
 def has_signal(credited: Sequence[EpisodeCredit]) -> bool:
-    """Whether there is anything to learn from a group: an advantage of a turn that could be trained is not 0."""
+    """True if there is anything to learn from a group: an advantage of a turn that could be trained is not 0."""
     return any(credit.has_signal for credit in credited)
 
 
-def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting, with_rewards: bool) -> list[Sample]:
+def _weigh(used: Sequence[EpisodeCredit], weighting: Weighting, with_rewards: bool) -> list[Sample]:
     """The samples of the episodes: their timelines, less those that are context only."""
     entries = [entry for number, credit in enumerate(used) for entry in _entries(number, credit.episode, weighting)]
     weights = iter(token_weights(entries, weighting.aggregation, weighting.max_tokens))
@@ -77,7 +77,7 @@ def _weighted(used: Sequence[EpisodeCredit], weighting: Weighting, with_rewards:
 
 
 def _entries(number: int, episode: Episode, weighting: Weighting) -> Iterator[Entry]:
-    """One per span of each timeline, in order."""
+    """Give one entry per span of each timeline, in order."""
     for line, shares in zip(episode.timelines, span_shares(episode, weighting.credit), strict=True):
         for span, share in zip(line.spans, shares, strict=True):
             yield Entry(episode.task.task_id, number, (number, span.turn), len(span), share)
@@ -92,13 +92,13 @@ def split_samples(samples: Sequence[Sample], parts: int, aggregation: LossAggreg
     episodes = list(dict.fromkeys(sample.episode_id for sample in samples))
     place = {episode: number % parts for number, episode in enumerate(episodes)}
     dealt = [[sample for sample in samples if place[sample.episode_id] == part] for part in range(parts)]
-    return [_scaled(part, _factor(part, len(episodes), aggregation)) for part in dealt if part]
+    return [_scale(part, _factor(part, len(episodes), aggregation)) for part in dealt if part]
 
 
-def reweighted(samples: Sequence[Sample], kept: Collection[str], aggregation: LossAggregation) -> list[Sample]:
-    """The samples of the episodes `kept`, with the weights that they would have without the others."""
+def reweigh(samples: Sequence[Sample], kept: Collection[str], aggregation: LossAggregation) -> list[Sample]:
+    """Give the samples of the episodes `kept` the weights that they would have without the others."""
     part = [sample for sample in samples if sample.episode_id in kept]
-    return _scaled(part, _factor(part, len({sample.episode_id for sample in samples}), aggregation))
+    return _scale(part, _factor(part, len({sample.episode_id for sample in samples}), aggregation))
 
 
 def _factor(part: Sequence[Sample], episodes: int, aggregation: LossAggregation) -> float:
@@ -107,5 +107,5 @@ def _factor(part: Sequence[Sample], episodes: int, aggregation: LossAggregation)
     return 1.0 / math.fsum(sample.weight_sum for sample in part)
 
 
-def _scaled(samples: Sequence[Sample], factor: float) -> list[Sample]:
+def _scale(samples: Sequence[Sample], factor: float) -> list[Sample]:
     return [replace(sample, weights=tuple(weight * factor for weight in sample.weights)) for sample in samples]

@@ -22,6 +22,7 @@ from astune.algorithm.advantage import ADVANTAGES, STD_FLOOR, AdvantageFunction,
 from astune.config.algorithm import AlgorithmConfig
 from astune.errors import RunFolderError, TrainingError
 from astune.plugins import load_plugin
+from astune.support.statistics import exceeds, without_noise
 from astune.support.user_code import place_of
 from astune.support.user_values import figure, shown, text_of
 from astune.types import Task
@@ -33,8 +34,8 @@ STATE_FILE = "advantage.json"
 
 @dataclass(frozen=True)
 class Rewards:
-    """The rewards of one group in one population. `tokens` are the trained tokens that each is about, `turns` the
-    trained turns; both default to one."""
+    """The rewards of one group in one population; those that differ by rounding are made equal. `tokens` are the
+    trained tokens that each is about, `turns` the trained turns; both default to one."""
 
     task: Task
     values: tuple[float, ...]
@@ -42,6 +43,7 @@ class Rewards:
     turns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(without_noise(self.values)))
         for name in ("tokens", "turns"):
             if not getattr(self, name):
                 object.__setattr__(self, name, (1,) * len(self.values))
@@ -52,7 +54,7 @@ class StepEstimator:
     every step that counts, and what it keeps is saved and loaded with the checkpoints."""
 
     for_critic = False
-    """Whether a critic makes the advantages of these: every judged episode is trained, whatever it is given here."""
+    """True if a critic makes the advantages of these: every judged episode is trained, whatever it is given here."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
@@ -85,10 +87,10 @@ class PerGroup(StepEstimator):
         self.function = function
 
     def __call__(self, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
-        return [self._checked(group) for group in groups]
+        return [self._apply(group) for group in groups]
 
-    def _checked(self, group: Rewards) -> list[float]:
-        """Raises TrainingError for a function that does not give one finite number per reward."""
+    def _apply(self, group: Rewards) -> list[float]:
+        """Ask the function. Raises TrainingError where it does not give one finite number per reward."""
         if not group.values:
             return []
         place, task_id = f"astune.algorithm.advantage: {self.function!r}", group.task.task_id
@@ -101,6 +103,8 @@ class PerGroup(StepEstimator):
                 f"({place_of(error)})"
             ) from error
         found = [value for value in advantages if value is not None]
+        if not any(exceeds(abs(value), 0.0) for value in found):  # equal rewards less their mean, by rounding
+            found = [0.0] * len(found)
         if len(advantages) != len(group.values) or len(found) != len(group.values):
             raise TrainingError(
                 f"{place} gave {shown(given)} for the {len(group.values)} rewards of task {task_id!r}; expected one "
@@ -162,13 +166,15 @@ def over_tokens(values: Sequence[Sequence[float]], tokens: Sequence[Sequence[int
     >>> over_tokens([[1.0], [0.0, 0.0]], [[1], [2, 1]])
     [[1.73...], [-0.57..., -0.57...]]
     """
+    equal = iter(without_noise([value for row in values for value in row]))
+    values = [[next(equal) for _ in row] for row in values]
     flat = [
         (value, count)
         for row, counts in zip(values, tokens, strict=True)
         for value, count in zip(row, counts, strict=True)
     ]
     total = sum(count for _, count in flat)
-    if not total:
+    if not total or len({value for value, _ in flat}) == 1:
         return [[0.0] * len(row) for row in values]
     mean = math.fsum(value * count for value, count in flat) / total
     std = math.sqrt(math.fsum(count * (value - mean) ** 2 for value, count in flat) / total)
@@ -235,7 +241,8 @@ class RunningMean(StepEstimator):
 
     def _above(self, population: str, kind: str, value: float) -> float:
         mean = self._means[population, kind]
-        return value - mean.sum / mean.weight
+        baseline = mean.sum / mean.weight
+        return value - baseline if exceeds(value, baseline) or exceeds(baseline, value) else 0.0
 
     def _kind(self, task: Task) -> str:
         column = self.config.baseline_by
@@ -267,9 +274,6 @@ def as_estimator(advantage: Advantage) -> StepEstimator:
 
 
 def load_estimator(config: AlgorithmConfig) -> StepEstimator:
-    """That of `astune.algorithm.advantage`, or what imitates in its place. Raises PluginError for a name that there is
-    not."""
-    if config.method in ("rft", "distill"):
-        return Imitation(config)
+    """Load the estimator of `astune.algorithm.advantage`. Raises PluginError for a name that there is not."""
     found = load_plugin(config.advantage, kind="advantage", builtin=ADVANTAGES)
     return found(config) if isinstance(found, type) and issubclass(found, StepEstimator) else PerGroup(found)

@@ -1,1 +1,1 @@
-"""What runs a whole job: one folder or module for each backbone, `base` for what they have in common."""
+"""Backbones, which run a whole job: a folder for each, `base` for their border, and folders for what several share."""

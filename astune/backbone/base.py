@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
 from astune.config.load import LoadedConfig
@@ -39,12 +39,21 @@ class Backbone(Protocol):
     that stands under neither is an error.
 
     `run` returns with status "interrupted" after Ctrl-C, with everything saved that it can save; `TrainingError`
-    says that the run cannot go on.
+    says that the run cannot go on. `problems` and `require_packages` are asked before it, and by the doctor.
     """
 
     name: ClassVar[str]
     honours: ClassVar[frozenset[str]]
     ignored_sections: ClassVar[frozenset[str]]
+
+    def problems(self, loaded: LoadedConfig) -> Iterator[str]:
+        """Give each reason why `run` would refuse the configuration, as `place: key: what is wrong`, as far as it is
+        known without starting or loading anything. Here: none but those that `load_config` has found."""
+        return iter(())
+
+    def require_packages(self, loaded: LoadedConfig) -> None:
+        """Raise `MissingDependency` for what the backbone imports and this Python lacks. Here: nothing is looked up."""
+        return None
 
     def run(self, loaded: LoadedConfig) -> RunReport: ...
 
@@ -56,6 +65,12 @@ def covers(sections: Iterable[str], key: str) -> bool:
     (True, False)
     """
     return any(key == section or key.startswith(section + ".") for section in sections)
+
+
+def refuse_problems(backbone: Backbone, loaded: LoadedConfig) -> None:
+    """Raise `ConfigError` with all that `backbone` would refuse."""
+    if problems := list(backbone.problems(loaded)):
+        raise ConfigError("\n".join(problems))
 
 
 def check_keys(backbone: Backbone, loaded: LoadedConfig) -> list[str]:

@@ -134,8 +134,8 @@ async def check_judged(
 
 
 async def _readings(judged: JudgedTasks) -> list[TriedAnswer]:
-    """Whether an answer in other words than the reference can equal it; none where that is not for mathematics to say.
-    A paragraph in a box equals itself."""
+    """Try whether an answer in other words than the reference can equal it; empty where no judge of mathematics is
+    asked. A paragraph in a box equals itself."""
     if MATH_JUDGE not in judged.names:
         return []
     judge = MathAnswerAsJudge(judged.config)

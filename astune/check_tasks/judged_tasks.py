@@ -35,7 +35,7 @@ class JudgedTasks:
 
     @property
     def asks_models(self) -> bool:
-        """Whether it costs time and money to ask it, as far as its name tells."""
+        """True if the judge costs time and money to ask, as far as its name tells."""
         return bool(ASKS_MODELS & set(self.names))
 
     @property

@@ -89,20 +89,20 @@ def _of_decimal(task: Task, text: str) -> Iterator[tuple[str, str]]:
     point = match["point"] or ""
     first = next((place for place, digit in enumerate(digits) if digit != "0"), None)
 
-    def written(digits: str, point: str = point, before: str = before) -> str:
+    def write(digits: str, point: str = point, before: str = before) -> str:
         return f"{before}{digits}{point}{rest}"
 
-    yield "one more", written(str(int(digits) + 1))
+    yield "one more", write(str(int(digits) + 1))
     if first is not None:
-        yield "another first digit", written(digits[:first] + _other(digits[first]) + digits[first + 1 :])
+        yield "another first digit", write(digits[:first] + _other(digits[first]) + digits[first + 1 :])
         if not point:
-            yield "a digit more", written(digits + "7")
-            yield "a digit less", written(digits[:-1]) if len(digits) > first + 1 else written(digits)
+            yield "a digit more", write(digits + "7")
+            yield "a digit less", write(digits[:-1]) if len(digits) > first + 1 else write(digits)
     last = point or digits
     changed = last[:-1] + str((int(last[-1]) + 5) % 10)
-    yield "another last digit", written(digits, changed) if point else written(changed)
+    yield "another last digit", write(digits, changed) if point else write(changed)
     if quantity.value:
-        yield "the other sign", written(digits, before=before.replace("-", "") if "-" in before else f"-{before}")
+        yield "the other sign", write(digits, before=before.replace("-", "") if "-" in before else f"-{before}")
     yield from _with_another_unit(quantity, f"{digits}{point}")
 
 
@@ -127,16 +127,16 @@ def _of_fraction(task: Task, text: str) -> Iterator[tuple[str, str]]:
         return
     n, d = int(match["n"]), int(match["d"])
 
-    def written(n: int, d: int, sign: str = match["sign"]) -> str:
+    def write(n: int, d: int, sign: str = match["sign"]) -> str:
         return f"{sign}{match['a']}{n}{match['b']}{d}{match['c']}{match['rest']}"
 
     if n != d:
-        yield "upside down", written(d, n)
+        yield "upside down", write(d, n)
     if d != 1:
         yield "the numerator alone", f"{match['sign']}{n}{match['rest']}"
-    yield "another numerator", written(n + 1, d)
-    yield "another denominator", written(n, d + 1)
-    yield "the other sign", written(n, d, "" if match["sign"] else "-")
+    yield "another numerator", write(n + 1, d)
+    yield "another denominator", write(n, d + 1)
+    yield "the other sign", write(n, d, "" if match["sign"] else "-")
 
 
 def _of_list(task: Task, text: str) -> Iterator[tuple[str, str]]:
@@ -154,14 +154,14 @@ def _of_list(task: Task, text: str) -> Iterator[tuple[str, str]]:
     if len(set(values)) < len(parts):  # not all of them plain numbers, or some the same
         return
 
-    def written(*parts: str) -> str:
+    def write(*parts: str) -> str:
         return f"{match['open']}{', '.join(parts)}{match['close']}"
 
-    yield "another element", written(*parts[:-1], str(max(values, key=abs).__ceil__() + 1))
+    yield "another element", write(*parts[:-1], str(max(values, key=abs).__ceil__() + 1))
     if "[" not in match["open"] and "]" not in match["close"]:
-        yield "a part of it", written(*parts[:-1])
+        yield "a part of it", write(*parts[:-1])
         if match["open"].endswith("("):
-            yield "the other way round", written(*reversed(parts))
+            yield "the other way round", write(*reversed(parts))
 
 
 def _of_equation(task: Task, text: str) -> Iterator[tuple[str, str]]:
@@ -187,7 +187,7 @@ def _of_formula(task: Task, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _has_no_value(formula: str) -> bool:
-    """Whether it is anything but numbers, letters and what calculates with them."""
+    """True if the formula holds anything but numbers, letters and signs that calculate with them."""
     return not _FORMULA.fullmatch(formula) or _NO_VALUE.search(formula) is not None or is_words(formula)
 
 

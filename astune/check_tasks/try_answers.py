@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from astune.check_tasks.judged_tasks import JudgedTasks
 from astune.check_tasks.wordings import right_answer, wordings
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import named
+from astune.errors import name_error
 from astune.rollout.verdict import verdict_or_error
 from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of
@@ -37,7 +37,7 @@ class TriedAnswer:
 
     @property
     def right(self) -> bool:
-        """Whether the judge takes the answer for a right one, as far as that can be said without a comparison."""
+        """True if the judge takes the answer for right, as far as one can tell without a comparison."""
         return self.verdict is not None and (
             self.verdict.passed if self.verdict.passed is not None else self.verdict.reward >= 1
         )
@@ -50,11 +50,11 @@ class TriedAnswer:
     def said(self) -> str:
         """The verdict or the error in words."""
         if self.verdict is None:
-            return "nothing" if self.error is None else f"{named(self.error)}{code_of(self.error)}"
+            return "nothing" if self.error is None else f"{name_error(self.error)}{code_of(self.error)}"
         return f"reward {self.verdict.reward:g}" + (f" ({self.verdict.reason})" if self.verdict.reason else "")
 
     def passes_beside(self, right: TriedAnswer) -> bool:
-        """Whether it counts as right, or as no less than the right answer where rewards have degrees."""
+        """True if the answer counts as right, or where rewards have degrees as no less than the right answer."""
         return self.right or self.reward >= right.reward > 0
 
 
@@ -69,15 +69,15 @@ async def try_answers(judged: JudgedTasks, answers: Answers, on_tried: OnTried =
 
     async def one(task: Task, text: str | None) -> TriedAnswer:
         async with limit:
-            tried = await _tried(judged, task, text)
+            tried = await _try_text(judged, task, text)
         on_tried()
         return tried
 
     return await asyncio.gather(*(one(task, text) for task, text in answers))
 
 
-async def _tried(judged: JudgedTasks, task: Task, text: str | None) -> TriedAnswer:
-    """Judged as in a run: the verdict is checked, and the judge has as much time."""
+async def _try_text(judged: JudgedTasks, task: Task, text: str | None) -> TriedAnswer:
+    """Judge an answer as in a run: the verdict is checked, and the judge has as much time."""
     found = await verdict_or_error(judged.judge, episode_of(task, text), judged.config.seconds)
     return TriedAnswer(task, text, error=found) if isinstance(found, Exception) else TriedAnswer(task, text, found)
 

@@ -110,7 +110,7 @@ def options(task: Task) -> list[str]:
     >>> options(Task("1", "Which one? (A) red (B) blue", answer="B"))
     ['A', 'B']
     """
-    found = _listed(task.metadata.get("options")) or _listed(task.metadata.get("choices"))
+    found = _read_options(task.metadata.get("options")) or _read_options(task.metadata.get("choices"))
     if not found:
         found = [(label, text.strip(" ,;.")) for label, text in _OPTION.findall(task.query)]
         if [label for label, _ in found] != [chr(ord("A") + number) for number in range(len(found))]:
@@ -122,7 +122,7 @@ def options(task: Task) -> list[str]:
     return labels if own in {label.strip("()").casefold() for label in labels} or not all(texts) else texts
 
 
-def _listed(value: Any) -> list[tuple[str, str]]:
+def _read_options(value: Any) -> list[tuple[str, str]]:
     """Pairs of label and text, of `["red", "blue"]`, `{"A": "red", "B": "blue"}`, `[{"label": "A", "text": "red"}]` and
     `{"label": ["A", "B"], "text": ["red", "blue"]}`."""
     if isinstance(value, Mapping):

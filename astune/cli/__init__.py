@@ -1,20 +1,22 @@
-"""The command line. `arguments` defines it, `dispatch` picks the command, the other modules are the commands; each is
-imported when it is needed, so that `--help` stays fast."""
+"""The command line. `parse` knows the commands; the module of each says its options, and imports what it works with
+when it runs, so that `--help` stays fast."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from astune.cli.dispatch import parse
-from astune.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
+from astune.cli.endings import BAD_INPUT, FAILED, INTERRUPTED, what_to_do
+from astune.cli.parse import parse
 from astune.errors import (
     AstuneError,
     ConfigError,
@@ -22,10 +24,15 @@ from astune.errors import (
     ModelError,
     PluginError,
     TaskError,
+    name_error,
 )
+from astune.support.concurrency import outside_loop
+from astune.support.run_log import command_log, shown
 from astune.support.signals import signals_as_ctrl_c
 from astune.support.user_code import own_line_first, place_of
 from astune.support.visible import make_logs_visible, mute, tell
+
+log = shown("astune.command")
 
 LEAVE_SECONDS = 5.0
 """As long may threads go on when all is done."""
@@ -48,33 +55,58 @@ def entry(program: str = "astune") -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
-    """Runs one command and returns its exit code. `program` is how the user calls it."""
+    """Runs one command and returns its exit code, in a notebook too. `program` is how the user calls it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = parse(arguments, program)
+    with outside_loop():
+        code, problem = _end_of(partial(_run, arguments, program), program)
+    if problem:
+        tell(problem, file=sys.stderr)
+    return code
+
+
+def _run(arguments: Sequence[str], program: str) -> int:
+    command, log_level = parse(arguments, program)
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # so that `package.module:Name` finds the user's own packages
-    make_logs_visible()
+    make_logs_visible(log_level or logging.WARNING)
+    with command_log(log_level):
+        code, problem = _end_of(command, program)
+        if problem:
+            tell(problem, file=sys.stderr)
+            log.error("%s", problem)
+        log.info("exit code %d", code)
+        return code
+
+
+def _end_of(command: Callable[[], int], program: str) -> tuple[int, str]:
+    """Run a command; its exit code, and the message for the user about how it ended."""
     try:
         with signals_as_ctrl_c():
             code = command()
         sys.stdout.flush()
-        return code
+        return code, ""
     except KeyboardInterrupt:
-        tell("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPTED, "interrupted"
     except BrokenPipeError:  # who read the output, as `head`, has gone
         mute()
-        return FAILED
+        return FAILED, ""
     except AstuneError as error:
-        tell(f"{program}: error: {error}", file=sys.stderr)
-        return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED
+        return BAD_INPUT if isinstance(error, BAD_INPUT_ERRORS) else FAILED, f"{program}: error: {error}"
     except Exception as error:
-        place = place_of(error)
-        look = f"look first at {place}" if place else "no line of your own is in it: please report it"
-        tell(
-            f"{own_line_first(traceback.format_exc())}"
-            f"{program}: failed with {type(error).__name__}, which ASTune does not expect: see the traceback above; "
-            f"{look}",
-            file=sys.stderr,
-        )
-        return FAILED
+        problem = f"{own_line_first(traceback.format_exc())}{program}: {_explain_unexpected(error)}"
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is what failed, and would fail again at the end of the process
+            mute()
+        return FAILED, problem
+
+
+def _explain_unexpected(error: Exception) -> str:
+    """Explain an error that no command expects: the user's code, this machine or ASTune is to blame."""
+    if place := place_of(error):
+        what = "which ASTune does not expect: see the traceback above; look first at"
+        return f"failed with {type(error).__name__}, {what} {place}"
+    if advice := what_to_do(error):
+        return f"error: {name_error(error)}; {advice}"
+    what = "which ASTune does not expect: see the traceback above; no line of your own is in it: please report it"
+    return f"failed with {type(error).__name__}, {what}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from astune.cli import entry
-from astune.support.child_server import end_child, watch_parent
+from astune.support.http.child_server import end_child, watch_parent
 
 STOP_SECONDS = 30.0
 """For requests that are under way."""

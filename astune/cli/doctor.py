@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astune.cli.run import BACKBONES
+from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} doctor --conf my_agent.yaml
+  {program} doctor --conf my_agent.yaml --offline --json > doctor.json"""
+
+
+def add_doctor(commands: Commands) -> None:
+    command = commands.add_parser("doctor", help="find what would break a run before it starts", examples=EXAMPLES)
+    command.set_defaults(execute=_execute)
+    add_conf(command)
+    command.add_argument("--backbone", help="as for a run; sets astune.backbone")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--offline", action="store_true", help="leave out what needs the network")
+    add_overrides(command)
+
+
+def _execute(known: argparse.Namespace) -> int:
+    return doctor(known.conf, known.overrides, known.backbone, known.json, known.offline)
 
 
 def doctor(conf: Path, overrides: Sequence[str], backbone: str | None, as_json: bool, offline: bool) -> int:

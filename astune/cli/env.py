@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from astune.config.yaml12 import Loader
-from astune.environment.check import check_environment
-from astune.environment.registry import BUILT_IN, load_environment, spec_of
-from astune.environment.server import make_app, run_server, token_for
 from astune.errors import ConfigError
 from astune.support.visible import log_as_server, tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} env list                                       what ships
+  {program} env serve --env gymnasium:FrozenLake-v1
+  {program} env serve --env gymnasium:FrozenLake-v1 --option is_slippery=false --port 0
+  {program} env serve --env countdown --env apps --max-instances 256 --ttl 600
+  ENV_TOKEN=secret {program} env serve --env my_shop.py:Shop --host 0.0.0.0 --token-variable ENV_TOKEN
+  {program} env check my_shop.py:Shop --option customers=3"""
+
+
+def add_env(commands: Commands) -> None:
+    command = commands.add_parser("env", help="serve environments that agents act in", examples=EXAMPLES)
+    command.set_defaults(execute=_execute)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    serve = actions.add_parser("serve", help="serve environments over HTTP until Ctrl-C")
+    serve.add_argument(
+        "--env",
+        action="append",
+        dest="specs",
+        required=True,
+        metavar="SPEC",
+        help="which, as `astune env list` has them, or your own class as my_file.py:MyClass; may be repeated",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which only this machine reaches")
+    serve.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    serve.add_argument(
+        "--max-instances", type=int, default=512, metavar="N", help="alive at the same time; default: 512"
+    )
+    serve.add_argument(
+        "--ttl", type=float, default=1800.0, metavar="S", help="seconds that an instance may lie unused; default: 1800"
+    )
+    serve.add_argument("--token-variable", metavar="NAME", help="environment variable with the token to ask for")
+    serve.add_argument(
+        "--workers", type=int, default=32, metavar="N", help="calls worked on at the same time; default: 32"
+    )
+    actions.add_parser("list", help="the environments that ship")
+    check = actions.add_parser("check", help="play an environment's class and say what breaks the contract")
+    check.add_argument("spec", metavar="SPEC", help="as my_file.py:MyClass")
+    check.add_argument("--split", default="train", help="whose tasks are played; default: train")
+    check.add_argument("--seed", type=int, default=0, metavar="N", help="another one plays other actions")
+    for action in (serve, check):
+        action.add_argument(
+            "--option",
+            action="append",
+            dest="options",
+            default=[],
+            metavar="KEY=VALUE",
+            help="of the environment, the value as in YAML; may be repeated",
+        )
+
+
+def _execute(known: argparse.Namespace) -> int:
+    if known.action == "list":
+        return list_built_in()
+    if known.action == "check":
+        return check(known.spec, known.options, known.split, known.seed)
+    return serve(
+        known.specs,
+        known.options,
+        known.host,
+        known.port,
+        max_instances=known.max_instances,
+        ttl=known.ttl,
+        token_variable=known.token_variable,
+        workers=known.workers,
+        log_level=known.log_level,
+    )
 
 
 def serve(
@@ -28,16 +93,20 @@ def serve(
     ttl: float,
     token_variable: str | None,
     workers: int,
+    log_level: int | None,
 ) -> int:
     """Serves until Ctrl-C, SIGTERM or SIGHUP. Prints one line when it is ready; what else is printed goes to standard
     error."""
+    from astune.environment.registry import load_environment
+    from astune.environment.server import make_app, run_server, token_for
+
     if options and len(specs) > 1:
         raise ConfigError("--option: with one --env only; of several it is not clear which it is for")
     for name, value in (("--max-instances", max_instances), ("--ttl", ttl), ("--workers", workers)):
         if value <= 0:
             raise ConfigError(f"{name} {value:g}: expected a number above 0")
     given = _token(token_variable)
-    log_as_server()
+    log_as_server(log_level)
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
         environments = [load_environment(spec, parse_options(options)) for spec in specs]
@@ -60,6 +129,8 @@ def serve(
 
 
 def list_built_in() -> int:
+    from astune.environment.registry import BUILT_IN, spec_of
+
     rows = [
         (spec_of(name), each.meaning if each.installed else f"{each.meaning}; needs {each.install}")
         for name, each in BUILT_IN.items()
@@ -73,6 +144,9 @@ def list_built_in() -> int:
 
 def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
     """Prints what holds and what does not; 1 if something must be fixed."""
+    from astune.environment.check import check_environment
+    from astune.environment.registry import load_environment
+
     faults = 0
     with redirect_stdout(sys.stderr):
         environment = load_environment(spec, parse_options(options))
@@ -88,6 +162,10 @@ def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
 
 def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
     """`key=value` pairs, the values read as in a configuration: `size=8`, `slippery=false`, `names=[a, b]`."""
+    import yaml
+
+    from astune.config.yaml12 import Loader
+
     parsed = {}
     for option in options:
         key, equals, value = option.partition("=")

@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astune.errors import ConfigError, MissingDependency
-from astune.monitor.checkpoint_names import find_checkpoint
-from astune.monitor.run_dir import RunDir
 from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} export --run runs/p/n --out my_model             the newest checkpoint, as a folder for transformers or peft
+  {program} export --checkpoint runs/p/n/checkpoints/step_000100 --out my_model
+  {program} export --checkpoint runs/p/n@best --out my_model        the best by astune.trainer.keep_best
+  {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model
+  {program} export --run runs/p/n --out my_model --dtype bfloat16  in half the size, as models are served"""
+
+
+def add_export(commands: Commands) -> None:
+    command = commands.add_parser(
+        "export", help="write the model of a checkpoint, or its adapter, for others", examples=EXAMPLES
+    )
+    command.set_defaults(execute=_execute)
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, metavar="RUN", help="folder of a run, whose newest checkpoint it is")
+    source.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="folder of a checkpoint")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    command.add_argument(
+        "--merged", action="store_true", help="of a run with LoRA, write the whole model; without, only the adapter"
+    )
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="precision of the model; default: that of the checkpoint, with --merged that of the base",
+    )
+
+
+def _execute(known: argparse.Namespace) -> int:
+    return export(known.run, known.checkpoint, known.out, known.merged, known.dtype)
 
 
 def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool, dtype: str | None) -> int:
     """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`, a model in the
     precision `dtype` if one is given. Either may name a checkpoint as `find_checkpoint` takes it, such as RUN@best; a
     damaged one is refused."""
+    from astune.monitor.checkpoint_names import find_checkpoint
+    from astune.support.file_kinds import Kind, other_kind
+
     found = find_checkpoint(str(checkpoint or run)) or checkpoint or _newest(run or Path())
+    if wrong := other_kind(found, "a checkpoint", Kind.CHECKPOINT):
+        raise ConfigError(f"--checkpoint {wrong}")
     if not found.is_dir():
         raise ConfigError(
             f"--checkpoint {found}: no such folder; expected one as runs/project/name/checkpoints/step_000100"
@@ -31,6 +69,11 @@ def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool, d
 
 def _newest(run: Path) -> Path:
     """The newest complete checkpoint of a run."""
+    from astune.monitor.run_dir import RunDir
+    from astune.support.file_kinds import Kind, other_kind
+
+    if wrong := other_kind(run, "the folder of a run", Kind.RUN):
+        raise ConfigError(f"--run {wrong}")
     if not run.is_dir():
         raise ConfigError(f"--run {run}: no such folder; expected the folder of a run, as runs/project/name")
     found = RunDir(run).latest_checkpoint()

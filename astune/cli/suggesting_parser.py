@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from astune.errors import nearest
 from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["SuggestingParser"]
 
 OTHER_WORDS = {
     "train": "run",
@@ -24,16 +29,41 @@ EXAMPLE = "--conf my_agent.yaml"
 
 
 class SuggestingParser(argparse.ArgumentParser):
-    """Options are not shortened; one that is not known is an error here, with the nearest that is."""
+    """Options are not shortened; one that is not known is an error here, with the nearest that is. `examples` stand
+    below the options, with `{program}` for the way in which ASTune was called."""
 
-    def __init__(self, **options: object) -> None:
-        super().__init__(allow_abbrev=False, **options)  # type: ignore[arg-type]
+    def __init__(self, examples: str = "", **options: Any) -> None:
+        if examples:
+            options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, **options)
+        self.default_action: str | None = None
+        self._examples = examples
         self._typed: list[str] = []
         self._commands: Any = None
 
-    def add_subparsers(self, **options: Any) -> Any:
+    def add_subparsers(self, default: str | None = None, **options: Any) -> Any:
+        """`default` is the word that may be left out."""
+        self.default_action = default
         self._commands = super().add_subparsers(**options)
         return self._commands
+
+    def show_examples(self, program: str) -> None:
+        """Put the examples into `--help`."""
+        if self._examples:
+            self.epilog = "examples:\n" + self._examples.format(program=program)
+
+    @property
+    def commands(self) -> dict[str, SuggestingParser]:
+        """The parsers of its commands by name."""
+        return {} if self._commands is None else self._commands.choices
+
+    def actions(self) -> Iterator[SuggestingParser]:
+        """The parsers of what can be done: itself, or those of its commands."""
+        if self._commands is None:
+            yield self
+        else:
+            for command in self._commands.choices.values():
+                yield from command.actions()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._typed = list(args)
@@ -77,3 +107,45 @@ class SuggestingParser(argparse.ArgumentParser):
 
 def is_configuration(word: str) -> bool:
     return word.endswith((".yaml", ".yml"))
+
+
+class ShowVersion(argparse.Action):
+    """Shows ASTune's version and ends the command."""
+
+    def __init__(self, option_strings: list[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from astune import __version__
+
+        tell(f"astune {__version__}")
+        parser.exit()
+
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_conf(command: argparse.ArgumentParser, meaning: str = "the configuration") -> None:
+    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help=meaning)
+
+
+def add_overrides(command: argparse.ArgumentParser, meaning: str = "replaces a value") -> None:
+    command.add_argument("overrides", nargs="*", metavar="key=value", help=meaning)
+
+
+def add_log_level(command: argparse.ArgumentParser) -> None:
+    """`log_level` is then the number that `logging` has for it, or None."""
+    command.add_argument(
+        "--log-level",
+        type=_log_level,
+        metavar="LEVEL",
+        help=f"least log records to show, of ASTune's and of your own code's: {', '.join(LEVELS)}",
+    )
+
+
+def _log_level(text: str) -> int:
+    if text.lower() not in LEVELS:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, expected one of {', '.join(LEVELS)}.{nearest(text.lower(), LEVELS)}"
+        )
+    return int(logging.getLevelName(text.upper()))

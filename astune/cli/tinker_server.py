@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from astune.errors import ConfigError, MissingDependency
+from astune.support.run_log import open_log
 from astune.support.visible import log_as_server, tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} tinker-server --model tiny                     on the CPU, for a first try
+  {program} tinker-server --model Qwen/Qwen3-0.6B --dir runs/tinker --port 0
+  TINKER_API_KEY=tml-mine {program} tinker-server --model models/qwen --device cuda:1"""
+
+
+def add_tinker_server(commands: Commands) -> None:
+    command = commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK", examples=EXAMPLES)
+    command.set_defaults(execute=_execute)
+    command.add_argument("--model", required=True, metavar="M", help="'tiny', a folder or a hub id")
+    command.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which only this machine reaches")
+    command.add_argument("--port", type=int, default=10610, help="default: 10610; 0 takes a free one")
+    command.add_argument(
+        "--dir", type=Path, default=Path("runs/tinker"), metavar="FOLDER", help="of checkpoints; default: runs/tinker"
+    )
+    command.add_argument("--device", default="auto", help="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'")
+    command.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    command.add_argument("--slots", type=int, default=64, metavar="N", help="answers sampled side by side; default: 64")
+
+
+def _execute(known: argparse.Namespace) -> int:
+    place = (known.host, known.port, known.dir)
+    return tinker_server(known.model, *place, known.device, known.dtype, known.slots, known.log_level)
 
 
 def tinker_server(
@@ -18,17 +47,19 @@ def tinker_server(
     device: str,
     dtype: Literal["auto", "float32", "bfloat16"],
     slots: int,
+    log_level: int | None,
 ) -> int:
     """Serves until Ctrl-C. The key is that of TINKER_API_KEY, or a new one."""
     try:
         from astune.tinker_server.server import TinkerServerConfig, new_api_key, serve
     except ModuleNotFoundError as error:
         raise MissingDependency(
-            f"the tinker server needs {error.name!r}: pip install 'astune[local]' 'tinker>=0.25,<0.26'"
+            f"the tinker server needs {error.name!r}: pip install 'astune[local,lora]' 'tinker>=0.25,<0.39'"
         ) from error
     if slots < 1:
         raise ConfigError(f"--slots {slots}: 1 or more")
-    log_as_server()
+    log_as_server(log_level)
+    open_log(directory, as_json=False, role="tinker-server")
     key = os.environ.get("TINKER_API_KEY") or new_api_key()
     config = TinkerServerConfig(model, directory, host, port, device, dtype, slots, api_key=key)
 

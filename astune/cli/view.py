@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} view runs/p/n --open
+  {program} view runs/p/n --serve --open                   while the run goes on"""
+
+
+def add_view(commands: Commands) -> None:
+    command = commands.add_parser("view", help="look at the episodes of a run: one page, no network", examples=EXAMPLES)
+    command.set_defaults(execute=_execute)
+    command.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    command.add_argument("--out", type=Path, metavar="FILE", help="where to write the page; default: RUN/view.html")
+    command.add_argument("--open", action="store_true", help="open it in the browser")
+    command.add_argument("--serve", action="store_true", help="serve it on this machine; a reload shows what is new")
+    command.add_argument("--port", type=int, default=8265, help="with --serve; default: 8265")
+
+
+def _execute(known: argparse.Namespace) -> int:
+    return view(known.run_dir, known.out, known.serve, known.port, known.open)
 
 
 def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool) -> int:

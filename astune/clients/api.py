@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar
 
 import anyio
 import openai
 
-from astune.clients.openai_http import http_library
 from astune.config.chat_models import ApiConfig
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError
+
+
+@functools.cache
+def http_library() -> Any:
+    """The HTTP library that the installed openai package is built on: httpx2 since 3.0, httpx before."""
+    return import_module("httpx2" if int(metadata.version("openai").split(".")[0]) >= 3 else "httpx")
+
 
 C = TypeVar("C", bound=ApiConfig)
 
 
 class _Timed(openai.DefaultAsyncHttpxClient):
-    """Its timeout is one of the whole attempt, from the connection to the last byte of the reply. That of the library
-    is of each wait for the next byte: a server that drips is never done."""
+    """A client whose timeout holds for the whole attempt, from the connection to the last byte of the reply. The
+    library's own timeout is for each wait for the next byte, so a server that drips would never be done."""
 
     async def send(self, request: Any, **options: Any) -> Any:
         try:
@@ -28,7 +36,7 @@ class _Timed(openai.DefaultAsyncHttpxClient):
 
 
 class ApiClient(Generic[C]):
-    """One OpenAI-compatible API. `key` is the key of the configuration that describes it: what errors name.
+    """One OpenAI-compatible API. `key` is the key of the configuration that describes it, which errors name.
 
     Connections are not kept, so a client may be used on one event loop after another. Raises ConfigError if the
     environment variable of the key is not set.
@@ -67,9 +75,9 @@ class ApiClient(Generic[C]):
         except openai.NotFoundError:
             return None
         except openai.OpenAIError as error:
-            raise self._explained(error, timeout, retries=0) from error
+            raise self._explain(error, timeout, retries=0) from error
 
-    def _explained(self, error: openai.OpenAIError, timeout: float, retries: int) -> RolloutError:
+    def _explain(self, error: openai.OpenAIError, timeout: float, retries: int) -> RolloutError:
         config = self.config
         attempts = f"{retries + 1} attempt{'s' if retries else ''}"
         if isinstance(error, openai.APITimeoutError):
@@ -83,15 +91,15 @@ class ApiClient(Generic[C]):
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
             variable = config.api_key_env
             key = f"the API key in {variable}" if variable else "a call without an API key: set api_key_env"
-            return PolicyError(f"{self._key}: {config.base_url} refused {key} ({_said(error)})")
+            return PolicyError(f"{self._key}: {config.base_url} refused {key} ({_read_reason(error)})")
         if isinstance(error, openai.NotFoundError):
             return PolicyError(
                 f"{self._key}: {config.base_url} has no model {config.model!r}, or no such path: {error}"
             )
         if isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
-            return WorkflowError(f"{self._key}: {config.model} did not accept the request ({_said(error)})")
+            return WorkflowError(f"{self._key}: {config.model} did not accept the request ({_read_reason(error)})")
         return PolicyError(f"{self._key}: {config.base_url} failed ({attempts}): {error}")
 
 
-def _said(error: openai.APIStatusError) -> str:
+def _read_reason(error: openai.APIStatusError) -> str:
     return f"{error.status_code}: {error.message}"

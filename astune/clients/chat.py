@@ -24,7 +24,7 @@ class TokenUsage:
     prompt_tokens: int
     completion_tokens: int
     cached_prompt_tokens: int = 0
-    """Those of the prompt that the API had in its own cache."""
+    """The tokens of the prompt that the API had in its own cache."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ChatClient(ApiClient[ChatModelConfig]):
                 model=self.config.model, messages=body["messages"], extra_body=dict(body)
             )
         except openai.OpenAIError as error:
-            raise self._explained(error, self.config.timeout, self.config.max_retries) from error
+            raise self._explain(error, self.config.timeout, self.config.max_retries) from error
         if not isinstance(completion, ChatCompletion) or not completion.choices:
             raise PolicyError(
                 f"{self._key}: {self.config.base_url} answered with something that is no chat completion; "
@@ -90,12 +90,13 @@ def _reply(completion: ChatCompletion) -> ChatReply:
 
 
 def _finite(entries: Iterable[tuple[str, object]]) -> tuple[tuple[str, float], ...]:
-    """Without those that are no finite number: the rest then does not fit the tokens, and none is used."""
+    """Leave out log-probabilities that are no finite number. The rest then does not fit the tokens, and none is
+    used."""
     return tuple((token, value) for token, value in entries if isinstance(value, (int, float)) and math.isfinite(value))
 
 
 def _usage(given: CompletionUsage | None) -> TokenUsage | None:
-    """The openai library does not check what it reads: an API may leave out either count."""
+    """Read the usage. The openai library does not check it: an API may leave out either count."""
     counts: tuple[object, object] = (given.prompt_tokens, given.completion_tokens) if given else (None, None)
     prompt_tokens, completion_tokens = counts
     if given is None or not isinstance(prompt_tokens, int) or not isinstance(completion_tokens, int):

@@ -34,11 +34,11 @@ class ParsedReply(Generic[T]):
 
     value: T
     model: str
-    """Which of `ChatModels.names` gave it."""
+    """The name of the model that gave it, one of `ChatModels.names`."""
     usage: Usage
-    """What this answer cost, a reply that had to be asked for again included."""
+    """The cost of this answer, with that of a reply that had to be asked for again."""
     paid: Usage
-    """What its reply cost when it was sent, also where that was long ago and it comes from the cache now."""
+    """The cost of its reply when it was sent, even if that was long ago and it comes from the cache now."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _LoopState:
 
 
 class ChatModels:
-    """The chat APIs of `config.models`, in order of preference. `key` is the key of that section: what errors name.
+    """The chat APIs of `config.models`, in order of preference. `key` is the key of that section, which errors name.
 
         models = ChatModels(config.task_judge.llm)
         answer = await models.ask([{"role": "user", "content": "... Reply as {\\"score\\": 0 to 5}."}], Score)
@@ -108,7 +108,8 @@ class ChatModels:
         self._budget = budget
 
     def in_order(self) -> tuple[str, ...]:
-        """`names`, those that rest last: in which order to ask by name. For code that runs on an event loop."""
+        """The `names` in the order in which to ask them: models that rest come last. For code that runs on an event
+        loop."""
         return tuple(sorted(self.names, key=lambda name: self._models[name].resting()))
 
     async def ask(
@@ -131,16 +132,16 @@ class ChatModels:
             PolicyError: no model that was asked answers.
             BudgetSpent: the call was not sent.
         """
-        members = [*self._models.values()] if model is None else [self._named(model)]
+        members = [*self._models.values()] if model is None else [self._find_model(model)]
         questions = [self._question(member, messages, schema, check, vote) for member in members]
         for question in questions:
-            if (known := self._known(question)) is not None:
+            if (known := self._look_up(question)) is not None:
                 return known
         said = {member.name: f"{member.name} rests after: {member.last_failure}" for member in members}
         refusals = 0
         for question in _awake(questions):
             try:
-                return self._known(question) or await self._answer(question)  # others may have asked in the meantime
+                return self._look_up(question) or await self._answer(question)  # others may have asked in the meantime
             except (PolicyError, WorkflowError) as error:
                 said[question.model.name] = str(error)
                 refusals += isinstance(error, WorkflowError)
@@ -149,7 +150,7 @@ class ChatModels:
             raise JudgeError(f"no model accepts the request: {told}")
         raise PolicyError(f"no model answers: {told}")
 
-    def _named(self, name: str) -> LimitedModel:
+    def _find_model(self, name: str) -> LimitedModel:
         if name not in self._models:
             raise ValueError(f"{self._key}.models has no {name!r}, only {', '.join(self.names)}")
         return self._models[name]
@@ -171,8 +172,8 @@ class ChatModels:
         depends_on = [model.config.base_url, model.config.model, body, schema.model_json_schema(), vote]
         return _Question(model, body, schema, check, cache_key(depends_on))
 
-    def _known(self, question: _Question[T]) -> ParsedReply[T] | None:
-        """From the cache; None also where `check` no longer lets pass what is there."""
+    def _look_up(self, question: _Question[T]) -> ParsedReply[T] | None:
+        """Look for the reply in the cache. None also if `check` no longer accepts the one there."""
         reply = self._cache.get(question.key) if self._cache else None
         if reply is None:
             return None
@@ -202,7 +203,7 @@ class ChatModels:
         try:
             question.read(content)
         except ValueError as error:
-            reply, more = await self._call(model, _asked_again(body, content, error, question.schema))
+            reply, more = await self._call(model, _ask_again(body, content, error, question.schema))
             content, usage = self._whole(model, reply), usage + more
             try:
                 question.read(content)
@@ -243,13 +244,13 @@ class ChatModels:
 
 
 def _awake(questions: Sequence[_Question[T]]) -> Sequence[_Question[T]]:
-    """Those to models that do not rest; if all do, or there is one only, the first."""
+    """The models that do not rest; if all rest, or there is only one, the first."""
     awake = [question for question in questions if not question.model.resting()]
     return awake or questions[:1]
 
 
 def _sendable(text: str) -> str:
-    """The text with ? for halves of surrogate pairs, which agents write at times and neither APIs nor files take."""
+    """Replace halves of surrogate pairs by ?. Agents write them at times, and neither APIs nor files take them."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -261,7 +262,7 @@ def _unique_names(models: Sequence[JudgeModelConfig]) -> list[str]:
     return names
 
 
-def _asked_again(body: Mapping[str, Any], content: str, wrong: ValueError, schema: type[BaseModel]) -> dict[str, Any]:
+def _ask_again(body: Mapping[str, Any], content: str, wrong: ValueError, schema: type[BaseModel]) -> dict[str, Any]:
     said = {"role": "assistant", "content": content}
     return {**body, "messages": [*body["messages"], said, {"role": "user", "content": repair_request(wrong, schema)}]}
 

@@ -1,4 +1,4 @@
-"""What an environment service's replies say. Reads values that came over the network, and believes none of them.
+"""Read the replies of an environment service. The values came over the network, and none is trusted.
 
 Every function takes a reply's JSON object and raises ValueError, in words of what was expected, where it is another.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EnvState:
-    """What an environment answers, as `astune.environment.Observation` has it.
+    """The answer of an environment, as `astune.environment.Observation` has it.
 
     `messages` are in OpenAI's shape. `reward` is that of the step alone, finite. After `done` no step counts.
     """
@@ -23,11 +23,11 @@ class EnvState:
     reward: float = 0.0
     done: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Of a new instance: its tools in OpenAI's shape under `tools`. Else what the environment likes to tell."""
+    """For a new instance, its tools in OpenAI's shape under `tools`. Else anything that the environment adds."""
 
 
 def parse(body: bytes) -> Any:
-    """JSON that any program can go on with: no NaN, no half of a surrogate pair, no nesting without end."""
+    """Read JSON that any program can go on with: no NaN, no half of a surrogate pair, no nesting without end."""
     text = body.decode()
     try:
         value = json.loads(text, parse_constant=_no_number)
@@ -39,7 +39,8 @@ def parse(body: bytes) -> Any:
 
 
 def state(reply: Mapping[str, Any]) -> EnvState:
-    """That of `create` and `step`. AgentJet's services give `state` as one message or as a list of lists, too."""
+    """The state in a reply to `create` or `step`. AgentJet's services give `state` as one message or as a list of
+    lists, too."""
     data = reply.get("data")
     if not isinstance(data, dict) or "state" not in data:
         raise ValueError('expected {"data": {"state": messages, "reward": number, "is_terminated": bool, "info": {}}}')
@@ -64,7 +65,7 @@ def description(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def task_ids(reply: Mapping[str, Any]) -> list[str]:
-    """AgentJet's services may call them `task_ids`, and number them."""
+    """Read the ids of tasks. AgentJet's services may call them `task_ids`, and number them."""
     ids = reply.get("data", reply.get("task_ids"))
     if not isinstance(ids, list) or any(isinstance(one, bool) or not isinstance(one, str | int) for one in ids):
         raise ValueError('expected {"data": [task ids]}')
@@ -88,7 +89,7 @@ def _finite(value: object, name: str) -> float:
 
 
 def _messages(given: object) -> tuple[Mapping[str, Any], ...]:
-    """One message, a text, a list of such, or a list of lists of such."""
+    """Read one message, a text, a list of such, or a list of lists of such."""
     if isinstance(given, str):
         return ({"role": "user", "content": given},)
     if isinstance(given, dict):

@@ -27,7 +27,7 @@ KEEP_ALIVE_SECONDS = 2.0
 
 
 class Fault(Exception):
-    """Why one attempt at a call failed."""
+    """The failure of one attempt at a call."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Fault(Exception):
     ) -> None:
         super().__init__(text)
         self.passing = passing
-        """Whether another attempt may succeed: not where the service has understood the request and said no."""
+        """True if another attempt may succeed: the service has not understood the request and refused it."""
         self.status = status
         """The HTTP status; None where there was no whole reply."""
         self.code = code
-        """That of the service's error, as `unknown_instance`; None where it gave none."""
+        """The code of the service's error, as `unknown_instance`; None if it gave none."""
         self.retry_after = retry_after
         """Seconds after which the service wants to be asked again; None where it does not say."""
 
@@ -84,20 +84,20 @@ _of_loops: dict[asyncio.AbstractEventLoop, tuple[Connections, AsyncGenerator[Non
 
 
 async def connections() -> Connections:
-    """Those of the running loop. They are closed when it ends: `asyncio.run`, like everyone who ends a loop as it
-    should be ended, finishes the asynchronous generators that stand at a `yield`."""
+    """The connections of the running loop. They are closed when it ends: `asyncio.run`, like all code that ends a loop
+    properly, finishes the asynchronous generators that stand at a `yield`."""
     loop = asyncio.get_running_loop()
     if loop not in _of_loops:
         for ended in [other for other in [*_of_loops] if other.is_closed()]:
             _of_loops.pop(ended, None)
         kept = Connections()
-        end = _closed_at_the_end(loop, kept)
+        end = _close_at_the_end(loop, kept)
         _of_loops[loop] = kept, end
         await end.__anext__()
     return _of_loops[loop][0]
 
 
-async def _closed_at_the_end(loop: asyncio.AbstractEventLoop, kept: Connections) -> AsyncGenerator[None, None]:
+async def _close_at_the_end(loop: asyncio.AbstractEventLoop, kept: Connections) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
@@ -117,7 +117,7 @@ def _connection() -> httpx.AsyncClient:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Those that are trusted; reading them takes 0.1 s, so it is done once."""
+    """The certificates that are trusted. Reading them takes 0.1 s, so it is done once."""
     return httpx.create_ssl_context()
 
 
@@ -145,7 +145,7 @@ class Reply:
         return content
 
     def _refusal(self, content: object) -> Fault:
-        """What a reply means that does not say what was asked for."""
+        """Turn an error reply into a `Fault`."""
         if 300 <= self.status < 400:
             there = self.headers.get("Location", "")
             return Fault(f"the service redirects to {there:.200}; name the address that it is at", passing=False)
@@ -198,7 +198,7 @@ async def _body(response: httpx.Response) -> bytes:
 
 
 def seconds_from_now(retry_after: str) -> float | None:
-    """What a Retry-After header says: seconds, or a date. None for nonsense."""
+    """Read a Retry-After header, which gives seconds or a date. None if it gives neither."""
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
         return float(retry_after)
     try:

@@ -19,7 +19,6 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from astune.clients.env_replies import EnvState
 from astune.clients.env_requests import Fault, exchange
 from astune.config.tasks import EnvServiceConfig
 from astune.errors import ConfigError, EnvServiceError
+from astune.support.concurrency import outside_loop
 
 __all__ = ["EnvInstance", "EnvServiceClient", "EnvState"]
 
@@ -46,7 +46,7 @@ class EnvInstance:
     """One environment of an episode, at the service that runs it."""
 
     url: str
-    """Of the service."""
+    """The address of the service."""
     instance_id: str
     env_type: str | None = None
     task_id: str | None = None
@@ -118,7 +118,8 @@ class EnvServiceClient:
         return await self._call("create", envelope, env_replies.state, patience=self._create_timeout)
 
     async def step(self, instance: EnvInstance, message: Mapping[str, Any], *, number: int) -> EnvState:
-        """What the environment answers to the assistant's `message`. `number` counts the instance's steps: 0, 1, ..."""
+        """Send the assistant's `message`; returns the environment's answer. `number` counts the instance's steps: 0, 1,
+        ..."""
         envelope = {**_name(instance), "messages": dict(message)}
         key = f"{quote(instance.instance_id, safe='/')}/{number}"
         return await self._call("step", envelope, env_replies.state, key=key)
@@ -143,8 +144,9 @@ class EnvServiceClient:
         key: str | None = None,
         patience: float | None = None,
     ) -> T:
-        """Attempts until one succeeds, or none may follow. `patience`: seconds in which a service may be full."""
-        content = _encoded(envelope)
+        """Repeat the call until it succeeds or must not be repeated. `patience`: seconds in which a service may be
+        full."""
+        content = _encode(envelope)
         clock = asyncio.get_running_loop().time
         deadline = clock() + (patience or 0.0)
         random = Random(f"{(envelope or {}).get('instance_id')}")
@@ -203,8 +205,8 @@ def _name(instance: EnvInstance) -> dict[str, Any]:
     return {"env_type": instance.env_type, "task_id": instance.task_id, "instance_id": instance.instance_id}
 
 
-def _encoded(envelope: Mapping[str, Any] | None) -> bytes | None:
-    """Without what is None: older services refuse a null."""
+def _encode(envelope: Mapping[str, Any] | None) -> bytes | None:
+    """Write the envelope as JSON, without fields that are None: older services refuse a null."""
     if envelope is None:
         return None
     try:
@@ -225,10 +227,6 @@ def _pause(attempts: int, asked: float | None, random: Random) -> float:
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns, for a caller that cannot await; on a thread where a loop is running, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    """Wait for `work` and return its result, for a caller that cannot await."""
+    with outside_loop():
         return asyncio.run(work())
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()

@@ -44,7 +44,7 @@ def last_object(text: str) -> dict[str, Any]:
 
 
 def _after(error: json.JSONDecodeError) -> int:
-    """Where the search goes on: behind the string that is broken, as what stands in it is no object."""
+    """The place from which the search goes on: behind the broken string, as its text is no object."""
     if error.msg.startswith("Unterminated"):
         return len(error.doc)
     rest = _REST_OF_STRING.match(error.doc, error.pos) if error.msg.startswith("Invalid \\") else None

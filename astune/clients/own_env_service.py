@@ -3,8 +3,8 @@
     with own_service(config.task_reader.env_service) as service:
         client = EnvServiceClient.of(service)
 
-The service is a child process (`astune.support.child_server`) that only this machine can reach, with a token that only
-the run has.
+The service is a child process (`astune.support.http.child_server`) that only this machine can reach, with a token that
+only the run has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from queue import Empty, SimpleQueue
 
 from astune.config.tasks import EnvServiceConfig
 from astune.errors import ConfigError
-from astune.support.child_server import pipe, start_child
+from astune.support.http.child_server import pipe, start_child
+from astune.support.run_log import ROLE
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ LAST_LINES = 20
 
 @contextlib.contextmanager
 def own_service(config: EnvServiceConfig) -> Iterator[EnvServiceConfig]:
-    """`config` with the address of the service that it says to start (`serve`); as it is if it says none.
+    """Start the service that `config` asks for (`serve`) and give `config` with its address; as it is if it asks for
+    none.
 
     If the service ends before the block does, a warning tells its exit code and its last lines.
 
@@ -58,7 +60,7 @@ class _Service:
     def __init__(self, config: EnvServiceConfig) -> None:
         self._spec = config.serve
         self.token = secrets.token_urlsafe(24)
-        """What the service asks for, whatever it serves: this machine may have other users."""
+        """The token that the service asks for, as this machine may have other users."""
         self._serves = self._stopping = False
         self._said: SimpleQueue[str] = SimpleQueue()
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -72,11 +74,11 @@ class _Service:
         try:
             url = self._said.get(timeout=START_SECONDS)
         except Empty:
-            raise ConfigError(self._told(f"does not serve after {START_SECONDS:g} s")) from None
+            raise ConfigError(self._describe(f"does not serve after {START_SECONDS:g} s")) from None
         if not url:
             self._process.wait()
             self._threads[1].join()
-            raise ConfigError(self._told("did not come up"))
+            raise ConfigError(self._describe("did not come up"))
         self._serves = True
         return url
 
@@ -101,10 +103,11 @@ class _Service:
         with pipe(self._process.stderr) as lines:
             for line in lines:
                 self._last_lines.append(line.rstrip())
+                logger.info("%s", line.rstrip(), extra={ROLE: "environment"})
         code = self._process.wait()
         if self._serves and not self._stopping:
-            logger.warning("%s", self._told(f"has ended (exit code {code}); its episodes end as errors"))
+            logger.warning("%s", self._describe(f"has ended (exit code {code}); its episodes end as errors"))
 
-    def _told(self, what: str) -> str:
+    def _describe(self, what: str) -> str:
         lines = "".join(f"\n  {line}" for line in self._last_lines) or " nothing"
         return f"{KEY}: the environment service {self._spec!r} that this run started {what}. It said last:{lines}"

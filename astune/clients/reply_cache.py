@@ -50,7 +50,7 @@ class ReplyCache:
 
     def get(self, key: str) -> CachedReply | None:
         columns = "content, model, calls, prompt_tokens, completion_tokens, cost"
-        with self._opened() as database:
+        with self._open() as database:
             row = database.execute(f"SELECT {columns} FROM astune_replies WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -61,11 +61,11 @@ class ReplyCache:
     def put(self, key: str, reply: CachedReply) -> None:
         paid = reply.paid
         row = (key, reply.content, reply.model, paid.calls, paid.prompt_tokens, paid.completion_tokens, paid.cost)
-        with self._opened() as database:
+        with self._open() as database:
             database.execute("INSERT OR REPLACE INTO astune_replies VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Iterator[sqlite3.Connection]:
         place = f"{self._setting}: {self._path.absolute()}"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

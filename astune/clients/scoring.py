@@ -1,4 +1,4 @@
-"""How likely another model finds given token ids: vLLM's `prompt_logprobs`."""
+"""Score given token ids by another model: vLLM's `prompt_logprobs`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from astune.errors import ModelError, PolicyError
 SENTENCE = "What is the answer to 3 plus 4? The answer is 7."
 """Its tokens show whether a server's vocabulary is another."""
 ROUNDING = 1e-3
-"""How far above 0 a log-probability may come out."""
+"""The most by which a log-probability may come out above 0."""
 HOW = "expected a server with prompt_logprobs, such as vLLM"
 
 
@@ -40,7 +40,7 @@ class ScoringClient(ApiClient[TeacherConfig]):
     """
 
     async def scores(self, token_ids: Sequence[int]) -> list[Score]:
-        """One for each token but the first.
+        """The score of each token but the first.
 
         Raises:
             PolicyError: the API cannot be reached, refuses the key, fails, or gives no such log-probabilities.
@@ -55,7 +55,7 @@ class ScoringClient(ApiClient[TeacherConfig]):
                 extra_body={"prompt_logprobs": 0},  # that of the token alone, without likelier ones
             )
         except openai.OpenAIError as error:
-            raise self._explained(error, self.config.timeout, self.config.max_retries) from error
+            raise self._explain(error, self.config.timeout, self.config.max_retries) from error
         if not isinstance(completion, Completion) or not completion.choices:
             raise PolicyError(
                 f"{self._key}: {self.config.base_url} answered with something that is no completion; does base_url end "
@@ -83,8 +83,8 @@ class ScoringClient(ApiClient[TeacherConfig]):
         return Score(min(float(value), 0.0), text if isinstance(text, str) else None)
 
     async def check_vocabulary(self, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]) -> None:
-        """Whether the API's tokens are ours, as far as it tells their texts. Raises ModelError where they are not, else
-        as `scores` does."""
+        """Check that the API's tokens are ours, as far as it tells their texts. Raises ModelError if they are not, and
+        what `scores` raises."""
         ids = encode(SENTENCE)
         told = [(decode([token]), score.text) for token, score in zip(ids[1:], await self.scores(ids), strict=True)]
         pairs = [(ours.strip(), theirs.strip()) for ours, theirs in told if theirs is not None]

@@ -17,7 +17,7 @@ class _Flight(Generic[R]):
 
 
 class SingleFlight(Generic[R]):
-    """Of one event loop.
+    """Calls that are made once for all who want the same, on one event loop.
 
         result, led = await flights.join(key, work)     # led: this caller's `work` is what was done
 

@@ -41,8 +41,8 @@ class Usage:
 
 
 def usage_of_call(tokens: TokenUsage | None, config: JudgeModelConfig) -> Usage:
-    """Of one call. Tokens that the API did not report count as 0, and leave the cost unknown; those that it had in
-    its own cache are priced as all others, so the cost is an upper bound."""
+    """The usage of one call. Tokens that the API did not report count as 0, and leave the cost unknown. Tokens that it
+    had in its own cache are priced like all others, so the cost is an upper bound."""
     if tokens is None:
         return Usage(calls=1, cost=None)
     cost = None

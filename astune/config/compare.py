@@ -14,12 +14,14 @@ from astune.config.schema import Config
 from astune.config.source import read_yaml
 from astune.config.yaml12 import Loader
 
+CLOCK = "astune.model.clock"
 MAY_CHANGE = (
     "astune.algorithm.preset",
     "astune.allow_changes",
     "astune.debug",
     "astune.evaluation",
     "astune.experiment_name",
+    "astune.model.attention",
     "astune.model.device",
     "astune.model.gradient_checkpointing",
     "astune.monitor",
@@ -38,7 +40,9 @@ MAY_CHANGE = (
     "astune.task_reader.env_service.token_variable",
     "astune.trainer.keep_best",
     "astune.trainer.keep_checkpoints",
+    "astune.trainer.max_failed_tool_steps",
     "astune.trainer.max_skipped_updates",
+    "astune.trainer.max_unjudged_steps",
     "astune.trainer.micro_batch_tokens",
     "astune.trainer.save_every",
     "astune.trainer.save_minutes",
@@ -57,6 +61,8 @@ def changes(former: Path, config: Config) -> list[str]:
     found = []
     for key in LEAVES:
         before, after = _value(old, key, _value(default, key)), _value(new, key)
+        if key == CLOCK and None in (before, after):  # none is given or, by an older version, none was kept
+            continue
         if before != after and not any(f"{key}.".startswith(f"{free}.") for free in MAY_CHANGE):
             found.append(f"{key}: {inline(before)} before, {inline(after)} now")
     return found

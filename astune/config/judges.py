@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from astune.config.chat_models import JudgeModelConfig
-from astune.config.section import Located, Section
+from astune.config.section import Located, OnTrinity, Section, fate
 
 SECONDS, SECONDS_WITH_MODELS = 10.0, 300.0
 """What `astune.task_judge.timeout` is where it is not set."""
@@ -90,7 +90,10 @@ class ToolUseJudgeConfig(Section):
     tool_success: float = Field(1.0, description="for the share of calls that succeeded")
     invalid_tool: float = Field(-2.0, description="for the share of calls that no tool could take")
     correctness: float = Field(3.0, description="for a right final answer, where the task has a reference answer")
-    steps_penalty: float = Field(-0.1, description="for each model call more than the expected tools need")
+    steps_penalty: float = Field(
+        -0.1,
+        description="for each model call more than the task takes: its expected_steps, or 1 and 1 per expected tool",
+    )
     format_bonus: float = Field(0.5, description="for a final answer in astune.task_judge.answer_format")
 
 
@@ -101,7 +104,7 @@ class WeightedJudgeConfig(Section):
     weight: float = Field(1.0, description="what its reward is multiplied by")
 
 
-def _weighted_judge(entry: Any) -> WeightedJudgeConfig:
+def _read_judge(entry: Any) -> WeightedJudgeConfig:
     """Raises ValueError in words that fit behind "expected"."""
     if isinstance(entry, WeightedJudgeConfig):
         return entry
@@ -137,6 +140,16 @@ class TaskJudgeConfig(Section):
         None,
         description="seconds a judge may take for an episode, or for a group that it judges at once; null: 10, or 300 "
         "with llm.models",
+        json_schema_extra=fate(
+            OnTrinity(
+                to={
+                    "explorer.max_timeout": "task_timeout",
+                    "synchronizer.sync_timeout": "wait_timeout",
+                    "buffer.trainer_input.experience_buffer.max_read_timeout": "wait_timeout",
+                },
+                ours="the workflow inside Trinity's runners calls the judge",
+            )
+        ),
     )
     llm: LlmJudgeConfig = Field(default_factory=LlmJudgeConfig, description="used by judges that ask other models")
     rubrics: RubricsJudgeConfig = Field(default_factory=RubricsJudgeConfig, description="used by RubricsAsJudge")
@@ -151,7 +164,7 @@ class TaskJudgeConfig(Section):
             return value
         if not isinstance(value, list | tuple) or not value:
             raise ValueError("the name of a judge, or a list of {judge, weight}")
-        return tuple(_weighted_judge(entry) for entry in value)
+        return tuple(_read_judge(entry) for entry in value)
 
     @property
     def judges(self) -> tuple[WeightedJudgeConfig, ...]:
@@ -174,19 +187,10 @@ class RubricsConfig(Section):
         None, description="rubric to write; null: rubrics.yaml in the working directory"
     )
     scale: Literal["binary", "scaled"] = Field("binary", description="criteria are met or not, or scored from 0 to 4")
-    proposals: PositiveInt = Field(3, description="criteria proposed from one example, or pair, at a time")
     rounds: PositiveInt = Field(3, description="most rounds of revising what judged an example wrongly")
     patience: PositiveInt = Field(2, description="rounds without gain on the dev examples before it stops")
     max_criteria: PositiveInt = Field(8, description="most criteria of the rubric")
-    dev_share: float = Field(0.25, gt=0.0, lt=1.0, description="share of the examples that selection sees")
-    test_share: float = Field(0.25, gt=0.0, lt=1.0, description="share of the examples that only the report sees")
     max_calls: PositiveInt | None = Field(2000, description="most model calls, those from the cache not counted")
     max_cost: PositiveFloat | None = Field(
         None, description="most money, in the currency of the prices; null: no limit"
     )
-
-    @model_validator(mode="after")
-    def _leaves_examples_to_learn_from(self) -> RubricsConfig:
-        if self.dev_share + self.test_share >= 1.0:
-            raise ValueError(f"dev_share and test_share below 1 together, got {self.dev_share + self.test_share:g}")
-        return self

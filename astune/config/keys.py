@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from astune.config.schema import Config
-from astune.config.section import Section
+from astune.config.section import AnyFate, Section
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
@@ -42,6 +43,25 @@ LEAVES: tuple[str, ...] = tuple(key for key, field in FIELDS.items() if section_
 
 FREE_FORM: frozenset[str] = frozenset({"trinity", "verl"})
 """Values that are trees of keys of another program's: each of their keys has a place of its own."""
+
+
+@cache
+def fates(kind: type[AnyFate]) -> Mapping[str, AnyFate]:
+    """Give what becomes of each key of `astune` on the engine that `kind` is for, in the order of the schema. Raises
+    `TypeError` for a key of which neither its field nor a section around it says so."""
+    stated: dict[str, AnyFate] = {}
+    for key, field in FIELDS.items():
+        above = stated.get(key.rpartition(".")[0])
+        own = field.json_schema_extra.get(kind.engine) if isinstance(field.json_schema_extra, dict) else None
+        if isinstance(own, kind):
+            stated[key] = own.within(above)
+        elif above is not None:
+            stated[key] = above
+    keys = [key for key in LEAVES if key not in FREE_FORM]
+    if silent := [key for key in keys if key not in stated]:
+        how = f"json_schema_extra=fate({kind.__name__}(...))"
+        raise TypeError(f"{silent[0]}: say in its field what becomes of it on {kind.engine}: {how}")
+    return {key: stated[key] for key in keys}
 
 
 def value_at(config: Config, key: str) -> Any:

@@ -29,6 +29,7 @@ from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
 from astune.config.stages import KEY as STAGES
 from astune.config.stages import stage_contradictions, wrong_sections
 from astune.errors import ConfigError, nearest
+from astune.support.file_kinds import Kind, other_kind
 from astune.support.resources import default_config_dir
 
 __all__ = ["LoadedConfig", "Origin", "Place", "load_config"]
@@ -38,6 +39,8 @@ DEFAULTS = Config()
 EXPECTED = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
+    "datetime_from_date_parsing": "a time, as 2026-01-31T12:00",
+    "datetime_type": "a time, as 2026-01-31T12:00",
     "dict_type": "a section of keys and values",
     "finite_number": "a finite number",
     "float_parsing": "a number",
@@ -46,6 +49,7 @@ EXPECTED = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "string_type": "text (put it in quotes)",
+    "timezone_naive": "a time without a zone, as 2026-01-31T12:00",
     "tuple_type": "a list",
 }
 """Pydantic's types of errors in plain words; the others are understandable as they are."""
@@ -90,6 +94,8 @@ def load_config(
 
     A relative path is meant from the file that names it, on the command line from the working directory.
     """
+    if conf and (wrong := other_kind(conf, "a configuration", Kind.CONFIG)):
+        raise ConfigError(wrong)
     user = read_yaml(conf) if conf else Layer()
     command = read_overrides(overrides)
     if backbone is not None:
@@ -98,7 +104,7 @@ def load_config(
         command.put("astune.resume", True, "command line")
     for key, value in (options or {}).items():
         command.put(key, value, "command line")
-    stack = _layered(conf, [user, command])
+    stack = _stack_layers(conf, [user, command])
     config = stack.check()
     stages = tuple(_stages(stack, conf, [user, command], contradictions if for_run else contradictions_without_a_run))
     loaded = LoadedConfig(config, stack.origins(), conf, stages)
@@ -109,7 +115,7 @@ def load_config(
     return loaded
 
 
-def _layered(conf: Path | None, layers: list[Layer]) -> _Stack:
+def _stack_layers(conf: Path | None, layers: list[Layer]) -> _Stack:
     """The layers with those files below them that they ask for."""
     stack = _Stack(conf, layers)
     overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
@@ -142,7 +148,7 @@ def _stages(stack: _Stack, conf: Path | None, layers: list[Layer], rules: Rules)
         for section, inside in values.items():
             over.put(f"astune.{section}", inside, place)
         over.put(STAGES, [], place)
-        stage = _layered(conf, [*layers, over])
+        stage = _stack_layers(conf, [*layers, over])
         try:
             config = stage.check()
         except ConfigError:
@@ -162,8 +168,8 @@ class _Stack:
         self.problems = [problem for layer in layers for problem in layer.problems]
         tree: dict[str, Any] = DEFAULTS.model_dump(mode="json")
         for layer in layers:
-            tree = _merged(tree, layer.values)
-        self.tree: dict[str, Any] = self._interpolated(tree)
+            tree = _merge(tree, layer.values)
+        self.tree: dict[str, Any] = self._interpolate(tree)
 
     def get(self, key: str) -> Any:
         """The value of a dotted key, None where there is none."""
@@ -202,7 +208,7 @@ class _Stack:
         listed = "\n".join(f"  {problem}" for problem in self.problems)
         return ConfigError(f"{len(self.problems)} errors in the configuration:\n{listed}")
 
-    def _interpolated(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def _interpolate(self, tree: dict[str, Any]) -> dict[str, Any]:
         if _is_plain(tree):  # as most are: OmegaConf takes four times as long as all else here
             return tree
         try:
@@ -210,17 +216,17 @@ class _Stack:
         except OmegaConfBaseException as error:
             self.problem(str(error.full_key), _plain(error))
             raise self.error() from error
-        resolved: dict[str, Any] = self._resolved(node, "")
+        resolved: dict[str, Any] = self._resolve(node, "")
         return resolved
 
-    def _resolved(self, node: Any, prefix: str) -> Any:
+    def _resolve(self, node: Any, prefix: str) -> Any:
         """Plain values with every `${...}` replaced; one that cannot be is a problem, and is left out."""
         if not isinstance(node, DictConfig | ListConfig):
             return node
         values = {}
         for name in range(len(node)) if isinstance(node, ListConfig) else list(node):
             try:
-                values[name] = self._resolved(node[name], f"{prefix}{name}.")
+                values[name] = self._resolve(node[name], f"{prefix}{name}.")
             except OmegaConfBaseException as error:
                 self.problem(f"{prefix}{name}", _plain(error))
         return list(values.values()) if isinstance(node, ListConfig) else values
@@ -251,7 +257,7 @@ class _Stack:
             return {name: self._located(f"{key}.{name}", inner, kind) for name, inner in value.items()}
         if place := self.place(key):
             file = _file(place)
-            return _all_located(value, kind, file.parent if file else Path())
+            return _locate_all(value, kind, file.parent if file else Path())
         return value
 
     def check(self) -> Config:
@@ -282,7 +288,7 @@ class _Stack:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether OmegaConf would give `value` back as it is: it reads `${...}` and `???`, and refuses what is no JSON."""
+    """True if OmegaConf would give `value` back as it is: it reads `${...}` and `???`, and refuses what is no JSON."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):
@@ -302,20 +308,20 @@ def _file(place: Place) -> Path | None:
     return place.file if isinstance(place, Origin) else None
 
 
-def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` on top of `base`: sections are merged, everything else is replaced."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
 
 
-def _all_located(value: Any, kind: str, folder: Path) -> Any:
+def _locate_all(value: Any, kind: str, folder: Path) -> Any:
     if isinstance(value, dict):
-        return {name: _all_located(inner, kind, folder) for name, inner in value.items()}
+        return {name: _locate_all(inner, kind, folder) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_all_located(inner, kind, folder) for inner in value]
+        return [_locate_all(inner, kind, folder) for inner in value]
     return _located(value, kind, folder) if isinstance(value, str) else value
 
 

@@ -25,6 +25,11 @@ class ServeConfig(Section):
 
     host: str = Field("127.0.0.1", description="any other than this machine's own demands tokens")
     port: NonNegativeInt = Field(8010, le=65535, description="0: any that is free")
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]] = Field(
+        default_factory=list,
+        description="names that lead to the service, as shop.example: without tokens it answers to these and to its "
+        "address alone, and pages of a browser may come from these alone",
+    )
     tokens: dict[str, str] = Field(
         default_factory=dict,
         description="who may call: a name for each client, and the environment variable that holds its token",
@@ -88,11 +93,22 @@ class CommitConfig(Section):
     max_kl: PositiveFloat | None = Field(
         0.1, description="mean KL of a token from the version before; beyond it half the rate is tried; null: no limit"
     )
-    weight_thumbs: NonNegativeFloat = Field(
-        0.0, description="of a KTO update on thumbs; 0: they are rewards of 1 and 0"
+    most_per_author: float = Field(
+        0.02,
+        gt=0.0,
+        le=1.0,
+        description="one user's share of what a version learns, at most; of fewer than 1 / most_per_author users all "
+        "have the same; what is of fewer users than that, and than min_episodes, waits for others; 1: no limit",
     )
-    weight_preferences: NonNegativeFloat = Field(0.5, description="of a DPO update on answers that users compared")
-    weight_corrections: NonNegativeFloat = Field(0.5, description="of an SFT update on answers that users wrote")
+    weight_thumbs: NonNegativeFloat = Field(
+        0.0, description="of a thumb learned by KTO, in rated answers; 0: thumbs are rewards of 1 and 0"
+    )
+    weight_preferences: NonNegativeFloat = Field(
+        0.5, description="of two answers that users compared, learned by DPO, in rated answers"
+    )
+    weight_corrections: NonNegativeFloat = Field(
+        1.0, description="of an answer that a user wrote, learned by SFT, in rated answers"
+    )
 
 
 class OnlineConfig(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,17 @@ def _rows(tree: Mapping[str, Any], prefix: str, note: Callable[[str], str]) -> l
 
 
 def inline(value: Any) -> str:
-    """One value on one line."""
+    """Write one value on one line."""
+    return _inline_again(value) if value is None or isinstance(value, str | int) else _inline(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _inline_again(value: str | int | None) -> str:
+    """Write a value that many configurations have, such as the name of a key: a run writes and compares hundreds."""
+    return _inline(value)
+
+
+def _inline(value: Any) -> str:
     text: str = yaml.dump(_escaped(value), Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
 

@@ -6,9 +6,10 @@ An unknown key, a wrong type or a combination that cannot work is a `ConfigError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from astune.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from astune.config.chat_models import AuxiliaryModelConfig
@@ -17,120 +18,25 @@ from astune.config.judges import (
     RubricsConfig,
     TaskJudgeConfig,
 )
-from astune.config.lora import LoraConfig as LoraConfig
+from astune.config.model import LoraConfig as LoraConfig
+from astune.config.model import ModelConfig as ModelConfig
 from astune.config.online import OnlineConfig as OnlineConfig
-from astune.config.section import Located, OptionalPlugin, Plugin, Section
+from astune.config.rollout import RolloutConfig as RolloutConfig
+from astune.config.rollout import SynchronizerConfig as SynchronizerConfig
+from astune.config.section import (
+    LOOP,
+    READER,
+    RUNNERS,
+    STARTED,
+    Located,
+    OnTrinity,
+    OnVerl,
+    Plugin,
+    Section,
+    fate,
+)
 from astune.config.tasks import TaskReaderConfig
 from astune.config.trainer import TrainerConfig as TrainerConfig
-from astune.config.vllm import VllmConfig
-from astune.sampling import MOST_INTEGER, MOST_TEMPERATURE
-
-
-class ModelConfig(Section):
-    path: Annotated[str, Located("folder")] = Field(
-        "tiny", description="'tiny' (shipped with ASTune), a folder, or a Hugging Face hub id"
-    )
-    device: str = Field(
-        "auto",
-        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N'",
-    )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="weights in training and sampling; auto: float32 on CPU, bfloat16 on CUDA"
-    )
-    lora: LoraConfig = Field(default_factory=LoraConfig, description="train adapters in the place of all weights")
-    gradient_checkpointing: bool = Field(False, description="recompute activations in training: slower, less memory")
-    max_model_len: PositiveInt | None = Field(
-        None, description="most tokens of prompt and answer together; null: what the model was made for"
-    )
-    tool_call_format: Literal[
-        "auto",
-        "hermes",
-        "qwen3_coder",
-        "llama3_json",
-        "mistral",
-        "mistral_args",
-        "mistral_call_id",
-        "deepseek_v3",
-        "glm",
-        "harmony",
-        "gemma4",
-        "none",
-    ] = Field(
-        "auto",
-        description="how the model writes tool calls; auto: read off its chat template; else hermes, qwen3_coder, "
-        "llama3_json, mistral, mistral_args, mistral_call_id, deepseek_v3, glm, harmony, gemma4 or none",
-    )
-    chat_template_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="passed to the chat template, e.g. {enable_thinking: false}"
-    )
-
-
-class RolloutConfig(Section):
-    agentscope_learn_protocol: OptionalPlugin = Field(
-        None,
-        description="the workflow: 'package.module:Name' or 'path/file.py:Name', a Workflow class or a function",
-    )
-    num_repeat: PositiveInt = Field(8, description="attempts at each task: the group that advantages compare")
-    max_concurrent: PositiveInt = Field(64, description="episodes under way at the same time")
-    engine: Literal["torch", "vllm"] = Field(
-        "torch",
-        description="with backbone local, what answers the agents: the sampler in this process, or a vLLM server",
-    )
-    vllm: VllmConfig = Field(default_factory=VllmConfig, description="that server")
-    workers: NonNegativeInt = Field(
-        0,
-        description="processes that play the episodes: beside the engine's on this machine, with verl on all nodes of "
-        "the cluster; 0: none, the engine's own plays them",
-    )
-    max_turns: PositiveInt = Field(20, description="most model calls in one episode")
-    max_episode_tokens: PositiveInt | None = Field(
-        None, description="most tokens sampled in one episode, by all its agents; null: no limit"
-    )
-    max_tokens: PositiveInt = Field(
-        1024, le=MOST_INTEGER, description="most tokens of one answer, unless the agent asks for fewer"
-    )
-    temperature: float = Field(
-        1.0,
-        ge=0.0,
-        le=MOST_TEMPERATURE,
-        description="of training episodes, unless the agent sets its own; below 0.01 is greedy, and not trained",
-    )
-    top_p: float = Field(1.0, gt=0.0, le=1.0, description="of training episodes, unless the agent sets its own")
-    top_k: NonNegativeInt = Field(0, le=MOST_INTEGER, description="of training episodes; 0: whole vocabulary")
-    allow_inexact: bool = Field(
-        False, description="train on turns whose token ids were made from text, as their source gave none"
-    )
-    auxiliary_models: dict[str, AuxiliaryModelConfig] = Field(
-        default_factory=dict,
-        description="chat APIs for agents that are not the policy, by name: {base_url, model, ...}",
-    )
-    episode_timeout: PositiveFloat = Field(600.0, description="seconds after which an episode is stopped and counted")
-
-
-class SynchronizerConfig(Section):
-    style: Literal["fixed", "async", "dynamic_by_explorer", "dynamic_by_trainer"] = Field(
-        "fixed",
-        description="fixed: rollouts and training take turns; async: rollouts go on while the model is trained; "
-        "dynamic_by_explorer or dynamic_by_trainer: weights are handed over when that side asks (trinity alone)",
-    )
-    max_staleness: NonNegativeInt | None = Field(
-        None,
-        description="most steps that the weights which sampled a trained token are behind those in training; null: any "
-        "number, which async takes on trinity alone",
-    )
-    quorum: float = Field(
-        1.0,
-        gt=0.0,
-        le=1.0,
-        description="part of a step's episodes that have to end; the others are cut off after the patience, and not "
-        "trained; 1: all",
-    )
-    patience: PositiveFloat = Field(30.0, description="seconds that a step waits for more, once it has its quorum")
-    interval: PositiveInt = Field(1, description="steps from one hand-over of weights to the next (trinity alone)")
-    offset: NonNegativeInt = Field(
-        0, description="style fixed: steps that rollouts may be ahead; 0: none, 1: one step off-policy (trinity alone)"
-    )
 
 
 class DebugConfig(Section):
@@ -165,39 +71,143 @@ class DebugConfig(Section):
 
 class MonitorConfig(Section):
     check_invariants: bool = Field(
-        False, description="check every episode and every step against the rules of the context tracker (debug does)"
+        False,
+        description="check every episode and every step against the rules of the context tracker (debug does)",
+        json_schema_extra=fate(
+            OnTrinity(
+                ours="the workflow inside Trinity's runners and our samples operator, in Trinity's experience pipeline",
+                methods=("rl",),
+            )
+        ),
     )
     tensorboard: bool = Field(True, description="write TensorBoard events")
     progress: Literal["auto", "bar", "plain", "off"] = Field(
         "auto", description="auto: bars on a terminal, lines elsewhere"
     )
+    log_json: bool = Field(False, description="write run.log and the files of logs/ as JSON Lines")
     store: str | None = Field(
         None,
         description="database that gets episodes and samples of a run besides: sqlite:///FILE or postgresql://...; "
         "null: none",
+        json_schema_extra=fate(
+            OnTrinity(
+                ours="the process that was started writes the episodes into it; samples are weighed in "
+                "Trinity's own processes and are not",
+                methods=("rl",),
+            )
+        ),
     )
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the rules about a configuration have to know of a backbone."""
+
+    trains: bool = True
+    """False of the debugger, which plays a few episodes and updates nothing."""
+    own_loop: bool = True
+    """False where another program's loop trains. It refuses keys itself, each with its reason."""
+    own_engine: bool = False
+    """True where `astune.rollout.engine` chooses what answers."""
+
+
+TRAITS = {
+    "debug": Traits(trains=False),
+    "local": Traits(own_engine=True),
+    "trinity": Traits(own_loop=False),
+}
+"""The backbones that are not as `verl` and plug-ins are."""
 
 
 class AstuneConfig(Section):
-    project_name: str = Field("astune", description="first folder under runs_dir")
-    experiment_name: str | None = Field(None, description="second folder under runs_dir; null: name of the config file")
-    runs_dir: str = Field("runs", description="where runs are kept; relative to the working directory")
+    project_name: str = Field(
+        "astune",
+        description="first folder under runs_dir",
+        json_schema_extra=fate(
+            OnTrinity(
+                to={"project": "same"},
+                ours="the process that was started, which keeps the run folder, whose first part it names",
+            )
+        ),
+    )
+    experiment_name: str | None = Field(
+        None,
+        description="second folder under runs_dir; null: name of the config file",
+        json_schema_extra=fate(OnTrinity(ours="the run folder, whose name becomes Trinity's `name`")),
+    )
+    runs_dir: str = Field(
+        "runs",
+        description="where runs are kept; relative to the working directory",
+        json_schema_extra=fate(OnTrinity(ours="the run folder, under which Trinity's checkpoint_root_dir lies")),
+    )
     backbone: Plugin = Field(
-        "local", description="'debug', 'local', 'trinity', 'verl' or a plug-in; --backbone sets it"
+        "local",
+        description="'debug', 'local', 'trinity', 'verl' or a plug-in; --backbone sets it",
+        json_schema_extra=fate(OnTrinity(ignored="it chose Trinity"), OnVerl(ignored="it chose verl")),
     )
-    resume: bool = Field(False, description="go on from the newest checkpoint of the same run; --resume sets it")
+    resume: bool = Field(
+        False,
+        description="go on from the newest checkpoint of the same run; --resume sets it",
+        json_schema_extra=fate(OnTrinity(to={"continue_from_checkpoint": "same"}, ours=STARTED)),
+    )
     allow_changes: bool = Field(
-        False, description="with resume: go on though options are not the run's own; --allow-changes sets it"
+        False,
+        description="with resume: go on though options are not the run's own; --allow-changes sets it",
+        json_schema_extra=fate(
+            OnTrinity(ours="the process that was started, which compares the options of a resumed run")
+        ),
     )
-    seed: NonNegativeInt = Field(42, description="one seed for task order, sampling and everything else")
-    model: ModelConfig = Field(default_factory=ModelConfig, description="the model that is trained")
-    task_reader: TaskReaderConfig = Field(default_factory=TaskReaderConfig, description="where tasks come from")
-    rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="how episodes are run")
-    task_judge: TaskJudgeConfig = Field(default_factory=TaskJudgeConfig, description="how episodes are judged")
+    seed: NonNegativeInt = Field(
+        42,
+        description="one seed for task order, sampling and everything else",
+        json_schema_extra=fate(
+            OnTrinity(
+                to={"explorer.rollout_model.seed": "same", "model.tinker.seed": "same"},
+                ours="our reader, which hands out the tasks, in an order that depends on it",
+            ),
+            OnVerl(
+                to={"actor_rollout_ref.actor.fsdp_config.seed": "seed", "actor_rollout_ref.rollout.seed": "seed"},
+                ours=LOOP,
+            ),
+        ),
+    )
+    model: ModelConfig = Field(
+        default_factory=ModelConfig,
+        description="the model that is trained",
+        json_schema_extra=fate(OnTrinity(ours="the workflow inside Trinity's runners renders and parses messages")),
+    )
+    task_reader: TaskReaderConfig = Field(
+        default_factory=TaskReaderConfig,
+        description="where tasks come from",
+        json_schema_extra=fate(OnTrinity(ours=READER, methods=("rl",))),
+    )
+    rollout: RolloutConfig = Field(
+        default_factory=RolloutConfig,
+        description="how episodes are run",
+        json_schema_extra=fate(OnTrinity(ours=RUNNERS, methods=("rl",))),
+    )
+    task_judge: TaskJudgeConfig = Field(
+        default_factory=TaskJudgeConfig,
+        description="how episodes are judged",
+        json_schema_extra=fate(
+            OnTrinity(ours="the workflow inside Trinity's runners calls the judge", methods=("rl",))
+        ),
+    )
     rubrics: RubricsConfig = Field(
-        default_factory=RubricsConfig, description="used by `rubrics`, which learns a rubric from examples"
+        default_factory=RubricsConfig,
+        description="used by `rubrics`, which learns a rubric from examples",
+        json_schema_extra=fate(
+            OnTrinity(ignored="for `rubrics`, which learns a rubric before a run"),
+            OnVerl(ignored="for `rubrics`, which learns a rubric before a run"),
+        ),
     )
-    algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="from rewards to the loss")
+    algorithm: AlgorithmConfig = Field(
+        default_factory=AlgorithmConfig,
+        description="from rewards to the loss",
+        json_schema_extra=fate(
+            OnTrinity(ours="our samples operator, in Trinity's experience pipeline", methods=("rl",))
+        ),
+    )
     trainer: TrainerConfig = Field(default_factory=TrainerConfig, description="the optimizer and the length of the run")
     synchronizer: SynchronizerConfig = Field(
         default_factory=SynchronizerConfig, description="how far rollouts and training may be apart"
@@ -206,17 +216,46 @@ class AstuneConfig(Section):
         (),
         description="what is trained one after the other: sections of astune for each stage, laid over the others: "
         "[{algorithm: {method: sft}, trainer: {...}}, {algorithm: {...}, ...}]",
+        json_schema_extra=fate(
+            OnTrinity(unsupported="Trinity trains in one stage; run them one after the other, or take the key out")
+        ),
     )
-    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="when held-out tasks are run")
-    debug: DebugConfig = Field(default_factory=DebugConfig, description="used by --backbone=debug only")
-    monitor: MonitorConfig = Field(default_factory=MonitorConfig, description="what a run shows and keeps")
+    evaluation: EvaluationConfig = Field(
+        default_factory=EvaluationConfig,
+        description="when held-out tasks are run",
+        json_schema_extra=fate(
+            OnTrinity(ours="our reader, which hands out the tasks, evaluations included", methods=("rl",))
+        ),
+    )
+    debug: DebugConfig = Field(
+        default_factory=DebugConfig,
+        description="used by --backbone=debug only",
+        json_schema_extra=fate(OnTrinity(ignored="for --backbone=debug"), OnVerl(ignored="for --backbone=debug")),
+    )
+    monitor: MonitorConfig = Field(
+        default_factory=MonitorConfig,
+        description="what a run shows and keeps",
+        json_schema_extra=fate(OnTrinity(ours=STARTED)),
+    )
     online: OnlineConfig = Field(
-        default_factory=OnlineConfig, description="used by `astune online`, which trains from what users say"
+        default_factory=OnlineConfig,
+        description="used by `astune online`, which trains from what users say",
+        json_schema_extra=fate(
+            OnTrinity(ignored="for `astune online`, which is no run of Trinity"),
+            OnVerl(ignored="for `astune online`, which is no run of verl"),
+        ),
     )
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the backbone."""
+        return TRAITS.get(self.backbone, Traits())
 
 
 class Config(Section):
-    astune: AstuneConfig = Field(default_factory=AstuneConfig, description="everything ASTune reads")
+    astune: AstuneConfig = Field(
+        default_factory=AstuneConfig, description="everything ASTune reads", json_schema_extra=fate(OnVerl(ours=LOOP))
+    )
     trinity: dict[str, Any] = Field(
         default_factory=dict,
         description="Trinity's own keys, on top of what is converted from astune; used by --backbone=trinity only",

@@ -1,11 +1,13 @@
-"""The base of all sections of the configuration."""
+"""The base of all sections of the configuration, and what a field says of its key beside type, default and meaning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
 
 class Section(BaseModel):
@@ -32,3 +34,69 @@ class Located:
 
 Plugin = Annotated[str, Located("plugin")]
 OptionalPlugin = Annotated[str | None, Located("plugin")]
+
+LOOP = "the training loop, which is ASTune's own"
+READER = "our reader, which hands out the tasks"
+RUNNERS = "the workflow inside Trinity's runners"
+STARTED = "the process that was started, which keeps the run folder"
+"""The parts of ASTune that act on most keys, in the words of the conversion files."""
+
+
+AnyFate = TypeVar("AnyFate", bound="Fate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """Says what becomes of a key on an engine that another program brings. On a section it holds for each key below
+    that says nothing itself.
+
+        lr: float = Field(1e-6, description="...", json_schema_extra=fate(OnVerl(to={"actor.optim.lr": "same"})))
+    """
+
+    engine: ClassVar[str]
+    to: Mapping[str, str] = field(default_factory=dict)
+    """The conversion, by its name, for each key of the other program."""
+    ours: str = ""
+    """The part of ASTune that acts on the key."""
+    ignored: str = ""
+    """The reason why nothing has to act on it."""
+    unsupported: str = ""
+    """The reason why nothing can, and what to do: any value but the default is an error."""
+
+    def within(self: AnyFate, section: AnyFate | None) -> AnyFate:
+        """Fill in what the section around the key says for all its keys."""
+        return self
+
+
+ON_TRINITY = ("rl", "sft", "dpo")
+"""The values of astune.algorithm.method that Trinity has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTrinity(Fate):
+    engine: ClassVar[str] = "trinity"
+    tinker: str = ""
+    """The reason why the key has no effect with the tinker engine."""
+    cluster: str = ""
+    """The reason why the key has no effect on a Ray cluster that the run joins."""
+    own_server: bool = False
+    """True if the key reaches a tinker server that the run starts itself, whatever the two above say."""
+    if_set: bool = False
+    """Convert only a value that the user wrote: the default is Trinity's."""
+    methods: tuple[str, ...] = ()
+    """The values of astune.algorithm.method that use the key; none: those of the section, at the top all."""
+
+    def within(self, section: OnTrinity | None) -> OnTrinity:
+        return replace(self, methods=self.methods or (ON_TRINITY if section is None else section.methods))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnVerl(Fate):
+    engine: ClassVar[str] = "verl"
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The reason why single values do not work, and what to do."""
+
+
+def fate(*stated: Fate) -> JsonDict:
+    """Say what becomes of a key on one engine or several: the argument `json_schema_extra` of its field."""
+    return cast("JsonDict", {one.engine: one for one in stated})

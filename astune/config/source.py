@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Layer:
     with yaml_errors(path):
         loader = Loader(text)
         root = loader.get_single_node()
-        problems = list(_repeated_keys(root, "", path))
+        problems = list(_find_repeated_keys(root, "", path))
         values = loader.construct_document(root) if root else None
     if root is None or values is None:
         raise ConfigError(f"{path}: the file is empty; expected a section 'astune:'")
@@ -107,11 +107,11 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not a text file in UTF-8: {error}") from error
 
 
-def _repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[str]:
+def _find_repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[str]:
     """Problems: keys that stand twice in one section. Raises `ConfigError` for a key that is not text."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _repeated_keys(item, prefix, path)
+            yield from _find_repeated_keys(item, prefix, path)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
@@ -122,7 +122,7 @@ def _repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[
         if key in seen:
             yield f"{place}: {key}: stands twice, first in line {seen[key]}"
         seen.setdefault(key, place.line)
-        yield from _repeated_keys(value, f"{key}.", path)
+        yield from _find_repeated_keys(value, f"{key}.", path)
 
 
 def _lines(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from astune.config.algorithm import PLAYING
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.errors import nearest
 
@@ -36,13 +36,13 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
         if astune.trainer.examples_of_run:
             yield "astune.trainer.examples_of_run", "a run without astune.stages has no earlier episodes; take it out"
         return
-    if astune.backbone == "debug":
+    if not astune.traits.trains:
         yield (
             KEY,
             "the backbone 'debug' has no stages: add astune.stages=[] to the command, which plays what is in common",
         )
-    if astune.backbone == "trinity":
-        yield KEY, "the backbone 'trinity' has no stages; expected --backbone=local, or take the key out"
+    if not astune.traits.own_loop:
+        yield KEY, f"the backbone {astune.backbone!r} has no stages; expected --backbone=local, or take the key out"
     played = False
     for number, stage in enumerate(stages, start=1):
         trainer = stage.trainer
@@ -50,4 +50,4 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
             yield KEY, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
         if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):
             yield KEY, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
-        played = played or stage.algorithm.method in PLAYING
+        played = played or rules_of(stage.algorithm).plays

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, field_validator
 
-from astune.config.section import Located, OptionalPlugin, Plugin, Section
+from astune.config.section import Located, OnTrinity, OptionalPlugin, Plugin, Section, fate
+from astune.support.builtin import builtin_name
 
 
 class JsonlFile(Section):
@@ -61,8 +62,24 @@ class EnvServiceConfig(Section):
     serve: OptionalPlugin = Field(
         None,
         description="instead of env_url: an environment that is served while the run lasts, as gymnasium:FrozenLake-v1",
+        json_schema_extra=fate(
+            OnTrinity(
+                ours="the process that was started, which starts the service on this machine",
+                cluster="runners on several machines share one service: start it with `astune env serve`, name "
+                "it in astune.task_reader.env_service.env_url, and take the key out",
+            )
+        ),
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="options of the environment that serve names")
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="options of the environment that serve names",
+        json_schema_extra=fate(
+            OnTrinity(
+                ours="the process that was started, which starts the service on this machine",
+                cluster="they are options of env_service.serve; take the key out, and give them to `astune env serve`",
+            )
+        ),
+    )
     env_type: str | None = Field(
         None, description="type of environment, where the service has several or tasks do not name theirs"
     )
@@ -87,7 +104,7 @@ class EnvServiceConfig(Section):
 
     @property
     def own_token(self) -> str | None:
-        """Of a service that the run started itself."""
+        """The token of a service that the run started itself."""
         return self._own_token
 
     @field_validator("options", "params", mode="before")
@@ -123,6 +140,15 @@ class FieldsConfig(Section):
     )
 
 
+READERS = {
+    "jsonl": "astune.task_reader.jsonl:TaskReaderJsonl",
+    "huggingface": "astune.task_reader.huggingface:TaskReaderHuggingFace",
+    "env_service": "astune.task_reader.env_service:TaskReaderEnvService",
+    "reasoning_gym": "astune.task_reader.reasoning_gym:TaskReaderReasoningGym",
+}
+"""Where the readers are that ship, by the names by which other keys ask for them."""
+
+
 class TaskReaderConfig(Section):
     type: Plugin = Field(
         "jsonl",
@@ -147,7 +173,11 @@ class TaskReaderConfig(Section):
         None, gt=0.0, lt=1.0, description="part of the training tasks to hold out, where validation has no source"
     )
     split_seed: NonNegativeInt = Field(0, description="of validation_fraction: another seed holds out other tasks")
-    shuffle: bool = Field(True, description="a new order of the training tasks in every epoch; false: as read")
+    shuffle: bool = Field(
+        True,
+        description="a new order of the training tasks in every epoch; false: as read",
+        json_schema_extra=fate(OnTrinity(ours="our schedule, which is part of the reader")),
+    )
     max_training_tasks: PositiveInt | None = Field(None, description="the first so many; null: all")
     max_validation_tasks: PositiveInt | None = Field(None, description="the first so many; null: all")
     on_bad_record: Literal["error", "skip"] = Field(
@@ -159,3 +189,8 @@ class TaskReaderConfig(Section):
     on_overlap: Literal["error", "warn"] = Field(
         "error", description="a question that is both trained on and held out; warn: both stay"
     )
+
+    @field_validator("type")
+    @classmethod
+    def _has_its_short_name(cls, value: str) -> str:
+        return builtin_name(value, READERS)

@@ -22,12 +22,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.context_tracker.calls import Answer, Call, ChatRequest, is_unread
 from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.encoding import LONG_TEXT
-from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Answer, Call
-from astune.context_tracker.write_answer import written_after
+from astune.context_tracker.write_answer import write_after
 from astune.errors import WorkflowError
 from astune.token_ids import TokenIds
 from astune.types import Sampling
@@ -55,16 +54,16 @@ class ChatSource:
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         request, prompt = call.request, call.prompt
         reply = await self._client.complete(self._body(request, prompt, sampling))
-        given = self._given(reply, request, prompt)
+        given = self._read_given_ids(reply, request, prompt)
         if given is not None:
             return given
         if len(reply.message["content"] or "") > LONG_TEXT:
-            return await asyncio.to_thread(self._made, reply, request, prompt)
-        return self._made(reply, request, prompt)
+            return await asyncio.to_thread(self._make_from_text, reply, request, prompt)
+        return self._make_from_text(reply, request, prompt)
 
     def _body(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-        """The request in OpenAI's shape. The policy elsewhere gets the run's sampling and the reasoning that the
-        agent dropped, as the policy here does; another model only what the agent asked for."""
+        """Write the request in OpenAI's shape. A policy that is served elsewhere gets the run's sampling and the
+        reasoning that the agent dropped, like the policy here; another model gets only what the agent asked for."""
         if request.prompt is not None:
             raise WorkflowError(f"a raw prompt was sent to {self._client.name!r}, which has a chat API only")
         body: dict[str, Any] = {"messages": list(request.messages)}
@@ -81,10 +80,10 @@ class ChatSource:
             body["stop"] = list(request.stop)
         if request.tools:
             body["tools"] = list(request.tools)
-        return body | _forced(request)
+        return body | _force_fields(request)
 
-    def _given(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer | None:
-        """The answer in the tokens that the API gave, if it did and they are of our vocabulary."""
+    def _read_given_ids(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer | None:
+        """Read the answer from the tokens that the API gave; None if it gave none of our vocabulary."""
         if not self.is_policy or reply.prompt_ids is None or reply.output_ids is None:
             return None
         if (
@@ -94,6 +93,8 @@ class ChatSource:
             return None
         if (reply.message["content"] or "").strip() not in self._format.decode(reply.output_ids):
             return None
+        # The server's template may drop what ours writes: what it trains on must say what the agent sent.
+        self._format.check_said(self._format.decode(reply.prompt_ids), request.messages, request.tools)
         known = reply.logprobs is not None and len(reply.logprobs) == len(reply.output_ids)
         return Answer(
             message=reply.message,
@@ -103,11 +104,12 @@ class ChatSource:
             policy_version=0,
             finish_reason=reply.finish_reason,
             excluded=FORCED if request.force is not None else None if known else NO_LOGPROBS,
+            unread=is_unread(self._format, request, reply.message),
         )
 
-    def _made(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
-        """The answer in tokens made from text."""
-        ids = self._format.encode(self._written(reply, request, prompt))
+    def _make_from_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
+        """Make the answer's tokens from its text."""
+        ids = self._format.encode(self._write_text(reply, request, prompt))
         known = reply.logprobs is not None and [self._format.decode([token]) for token in ids] == [
             text for text, _ in reply.logprobs
         ]
@@ -121,18 +123,19 @@ class ChatSource:
             finish_reason=reply.finish_reason,
             exact=False,
             excluded=INEXACT if not allowed else FORCED if request.force else None if known else NO_LOGPROBS,
+            unread=self.is_policy and is_unread(self._format, request, reply.message),
         )
 
-    def _written(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:
-        """The template's text of the answer; its content where the template does not write it after the prompt, as one
-        that opens reasoning in the prompt."""
+    def _write_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:
+        """Write the answer as the template does. If the template does not write it after the prompt, as one that opens
+        reasoning there, the text is the answer's content."""
         close = "" if reply.finish_reason == "length" else self._format.close_token or ""
         plain = (reply.message["content"] or "") + close
-        text = written_after(self._format, prompt, reply.message, request.tools)
+        text = write_after(self._format, prompt, reply.message, request.tools)
         return plain if text is None else text + close
 
 
-def _forced(request: ChatRequest) -> dict[str, Any]:
+def _force_fields(request: ChatRequest) -> dict[str, Any]:
     if request.force == "json_object":
         return {"response_format": {"type": "json_object"}}
     if request.force == "tool_call":
@@ -146,6 +149,6 @@ def _values(reply: ChatReply, count: int, known: bool) -> Sequence[float]:
     return [value for _, value in reply.logprobs] if known and reply.logprobs is not None else [0.0] * count
 
 
-def shown_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """A conversation that our template refuses, for people to read."""
+def write_for_people(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Write a conversation that our template refuses, for people to read."""
     return "".join(f"[{message.get('role')}]\n{message.get('content') or ''}\n" for message in messages)

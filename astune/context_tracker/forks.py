@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from astune.context_tracker.prompt.messages import Meaning, without_system
-from astune.support.sequences import common_start
+from astune.ropes import common_start
 
 REASONING_STRIPPED = "reasoning_stripped"
 """The template drops reasoning that was sampled, or the agent's history has it no more and the template writes what
@@ -174,6 +174,6 @@ def _of_change(earlier: Sequence[Meaning], now: Sequence[Meaning]) -> str:
 
 
 def _oldest(conversation: Sequence[Meaning], start: int, stop: int) -> bool:
-    """Whether messages `[start, stop)` are its oldest, but for questions at the start that a window may keep."""
+    """True if messages `[start, stop)` are the oldest, but for questions at the start that a window may keep."""
     kept, gone = ([message[0] for message in part] for part in (conversation[:start], conversation[start:stop]))
     return not kept or ("assistant" not in kept and "assistant" in gone)

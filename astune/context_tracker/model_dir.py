@@ -9,10 +9,11 @@ from pathlib import Path
 from astune.config.schema import ModelConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ModelError
+from astune.support.file_kinds import Kind, other_kind
 from astune.support.resources import tiny_model_dir
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""What peft's format calls the file that says what an adapter is, and over which base."""
+"""The file of peft's format that says what an adapter is, and over which base."""
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -47,6 +48,8 @@ def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.mod
         raise ModelError(
             f"{key}: {path} holds an adapter and no model; astune export --merged makes one model of it and its base"
         )
+    if wrong := other_kind(Path(path), "the folder of a model", Kind.CHECKPOINT):
+        raise ModelError(f"{key}: {wrong}")
     if Path(path).is_dir():
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
@@ -64,7 +67,7 @@ def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.mod
 
 
 def resolve_base_dir(path: str, *, weights: bool = True) -> Path:
-    """As `resolve_model_dir`; for the folder of an adapter the one of its base, which has the files that it lacks."""
+    """The folder that `resolve_model_dir` gives; for an adapter that of its base, which has the files that it lacks."""
     adapter = adapter_dir(path)
     if adapter is None:
         return resolve_model_dir(path, weights=weights)
@@ -81,7 +84,10 @@ def resolve_base_dir(path: str, *, weights: bool = True) -> Path:
 def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
     """Read the tokenizer and the chat template in `directory` as `astune.model` says."""
     return ChatFormat.load(
-        directory, tool_call_format=model.tool_call_format, template_kwargs=model.chat_template_kwargs
+        directory,
+        tool_call_format=model.tool_call_format,
+        template_kwargs=model.chat_template_kwargs,
+        clock=model.clock,
     )
 
 

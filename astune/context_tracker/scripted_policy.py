@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import PolicyError
+from astune.token_ids import TokenIds
 from astune.types import FinishReason, Generation, Sampling
 
 
@@ -33,7 +34,7 @@ class ScriptedPolicy:
         self._chat_format = chat_format
         self._context_length = context_length
         self.policy_version = policy_version
-        self.calls: list[tuple[tuple[int, ...], Sampling]] = []
+        self.calls: list[tuple[TokenIds, Sampling]] = []
 
     @property
     def context_length(self) -> int:
@@ -41,9 +42,9 @@ class ScriptedPolicy:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         number = len(self.calls)
-        self.calls.append((tuple(prompt_ids), sampling))
+        self.calls.append((TokenIds.of(prompt_ids), sampling))
         ids = (*self._chat_format.encode(self._answer(number, prompt_ids)), self._chat_format.stop_token_ids[0])
-        return scripted_generation(ids, sampling, self._chat_format, self.policy_version)
+        return make_generation(ids, sampling, self._chat_format, self.policy_version)
 
     def _answer(self, number: int, prompt_ids: Sequence[int]) -> str:
         if callable(self._answers):
@@ -53,14 +54,14 @@ class ScriptedPolicy:
         return self._answers[number]
 
 
-def scripted_generation(
+def make_generation(
     ids: Sequence[int], sampling: Sampling, chat_format: ChatFormat, policy_version: int = 0
 ) -> Generation:
     """`ids`, which end with a stop token, as the answer that `sampling` lets through, with logprobs made up."""
     output_ids, finish_reason = cut_short(ids, sampling, chat_format.decode)
     return Generation(
         output_ids=output_ids,
-        logprobs=tuple(scripted_logprob(place, token) for place, token in enumerate(output_ids)),
+        logprobs=tuple(make_logprob(place, token) for place, token in enumerate(output_ids)),
         policy_version=policy_version,
         finish_reason=finish_reason,
     )
@@ -69,12 +70,12 @@ def scripted_generation(
 def cut_short(
     ids: Sequence[int], sampling: Sampling, decode: Callable[[Sequence[int]], str]
 ) -> tuple[tuple[int, ...], FinishReason]:
-    """As many of `ids` as a model samples under `sampling`: to the first stop text, and no more than `max_tokens`."""
-    whole = stopped_length(ids, sampling.stop, decode)
+    """The ids that a model samples under `sampling`: up to the first stop text, and no more than `max_tokens`."""
+    whole = count_to_stop(ids, sampling.stop, decode)
     return tuple(ids[: min(whole, sampling.max_tokens)]), "stop" if whole <= sampling.max_tokens else "length"
 
 
-def stopped_length(ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
+def count_to_stop(ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> int:
     """Count `ids` up to the token that completes the first text of `stop`; all if none is there."""
     for count in range(1, len(ids) + 1) if stop else ():
         text = decode(ids[:count])
@@ -83,6 +84,6 @@ def stopped_length(ids: Sequence[int], stop: Sequence[str], decode: Callable[[Se
     return len(ids)
 
 
-def scripted_logprob(place: int, token: int) -> float:
+def make_logprob(place: int, token: int) -> float:
     """The logprob a ScriptedPolicy reports for `token` at `place` of an answer: between -1 and 0, never 0."""
     return -((31 * token + 7 * place) % 97 + 1) / 100

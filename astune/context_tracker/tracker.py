@@ -12,16 +12,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from astune.context_tracker import forks
-from astune.context_tracker.chat_source import ChatSource, shown_text
-from astune.context_tracker.merge.timeline import TurnForest
-from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.context_tracker.calls import (
+    Answer,
+    Call,
+    ChatAnswer,
+    ChatRequest,
+    KnownTurn,
+    PolicySource,
+    Source,
+    WrapSource,
+    chat_answer,
+    turn_of,
+)
+from astune.context_tracker.chat_source import ChatSource, write_for_people
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.builder import Draft, Prompt, PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer
-from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Answer, Call, PolicySource, Source, WrapSource
-from astune.context_tracker.turns import ChatAnswer, KnownTurn, chat_answer, turn_of
 from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns, WorkflowError, nearest
+from astune.ropes import Messages, common_start
 from astune.support.concurrency import all_or_none
 from astune.token_ids import TokenIds
 from astune.types import Policy, Sampling, Timeline, Turn
@@ -107,7 +116,7 @@ class ContextTracker:
                 f"astune.rollout.auxiliary_models has: {', '.join(self.auxiliary_models) or 'none'}"
             )
 
-    def recorded(self, number: int) -> KnownTurn:
+    def get_known_turn(self, number: int) -> KnownTurn:
         """Turn `number` with what `take_back` needs; a negative one counts from the end."""
         return KnownTurn(self._forest.turns[number], *self._made[number])
 
@@ -120,8 +129,8 @@ class ContextTracker:
         drafts: dict[int, Prompt] = {}
         for number, (turn, seen, forced, shown) in enumerate(turns):
             for later in begun.pop(number, ()):
-                drafts[later] = self._drafted(turns[later].turn)
-            prompt = drafts.pop(number, None) or self._drafted(turn)
+                drafts[later] = self._draft_again(turns[later].turn)
+            prompt = drafts.pop(number, None) or self._draft_again(turn)
             ids = TokenIds.of(turn.prompt_ids)
             if prompt.match is not None:
                 turn = replace(turn, messages=prompt.match.sent, tools=prompt.match.tools)
@@ -129,7 +138,7 @@ class ContextTracker:
             self._keep(None, turn, replace(prompt, ids=ids, start_ids=start_ids), seen, shown)
             self._calls = max(self._calls, turn.call + 1)
 
-    def _drafted(self, turn: Turn) -> Prompt:
+    def _draft_again(self, turn: Turn) -> Prompt:
         """The prompt of a recorded turn as far as it is known now."""
         prompts = self._prompts[None]
         if turn.messages:
@@ -160,11 +169,11 @@ class ContextTracker:
         prompt = await self._build(agent, request, source)
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy
-        kept = _kept(request, prompt)
+        kept = self._copy_request(agent, request, prompt)
         calls = [Call(agent, kept, prompt, self._calls + choice, trained, source) for choice in range(n)]
         samplings = [self._sampling_for(call, choice) for choice, call in enumerate(calls)]
         self._calls += n
-        answers = await self._answered(calls, samplings)
+        answers = await self._ask(calls, samplings)
         if request.retry:
             self._forest.exclude_repeated(agent, answers[0].prompt_ids, n, "retried")
         return [
@@ -202,18 +211,26 @@ class ContextTracker:
                     raise WorkflowError(f"the prompt has token id {foreign}, which is not in the model's vocabulary")
             return prompts.draft_text(agent, request.prompt)
         if source is None:
-            start = None if request.force is None else partial(self._forced_start, request)
+            start = None
+            if request.force is not None:
+                start = partial(self._format.write_forced_start, request.force, request.force_tool)
             return prompts.draft(agent, request.messages, request.tools, answer_start=start)
         try:
             return prompts.draft(agent, request.messages, request.tools)
         except WorkflowError:  # another model may take a conversation that our template refuses
-            return prompts.draft_text(agent, shown_text(request.messages))
+            return prompts.draft_text(agent, write_for_people(request.messages))
 
-    def _forced_start(self, request: ChatRequest, prompt_ending: str) -> str:
-        assert request.force is not None
-        return self._format.forced_start(request.force, request.force_tool, prompt=prompt_ending)
+    def _copy_request(self, agent: str, request: ChatRequest, prompt: Prompt) -> ChatRequest:
+        """The request in messages that are ours: agents go on to change their own lists."""
+        if prompt.match is not None:
+            return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
+        before = next((turn.messages for turn in reversed(self._forest.turns) if turn.agent == agent), ())
+        known = common_start(before, request.messages)
+        new = copy.deepcopy(list(request.messages[known:]))
+        messages = Messages.of(before).start(known).and_then(*new)
+        return replace(request, messages=messages, tools=copy.deepcopy(tuple(request.tools)))
 
-    async def _answered(self, calls: Sequence[Call], samplings: Sequence[Sampling]) -> list[Answer]:
+    async def _ask(self, calls: Sequence[Call], samplings: Sequence[Sampling]) -> list[Answer]:
         source = self._sources[calls[0].source]
         work = [source.answer(call, sampling) for call, sampling in zip(calls, samplings, strict=True)]
         try:
@@ -266,18 +283,17 @@ class ContextTracker:
                 f"the episode has sampled {self._sampled} tokens and asked for more; "
                 f"astune.rollout.max_episode_tokens is {self._max_tokens}"
             )
-        if source is None and request.tools and self._format.tool_call_format == "none":
-            raise WorkflowError(
-                "the agent offers tools, but how this model writes tool calls could not be read off its chat "
-                f"template: set astune.model.tool_call_format to one of {', '.join(FORMATS)}"
-            )
+        if source is None and request.tools and (problem := self._format.call_problem) is not None:
+            raise WorkflowError(str(problem))
 
     def _sampling_for(self, call: Call, choice: int) -> Sampling:
         """The sampling of this answer. A model other than the policy has limits and defaults of its own."""
         request = call.request
         default, room = self._sampling, self._sampling.max_tokens
         if self._sources[call.source].is_policy:
-            room = self._room(call)
+            room = self._check_room(len(call.prompt.ids))
+            if self._max_tokens is not None:
+                room = min(room, self._max_tokens - self._sampled)
         else:
             default = Sampling(room)
         asked = default.max_tokens if request.max_tokens is None else request.max_tokens
@@ -295,11 +311,6 @@ class ContextTracker:
             )
         except ValueError as error:
             raise WorkflowError(f"model call {call.number + 1}: {error}") from None
-
-    def _room(self, call: Call) -> int:
-        """Most tokens that the answer may have by the model's context and the episode's limit."""
-        room = self._check_room(len(call.prompt.ids))
-        return room if self._max_tokens is None else min(room, self._max_tokens - self._sampled)
 
     def _check_room(self, tokens: int, about: str = "") -> int:
         """The tokens that a prompt of so many leaves for the answer in the model's context. The error has OpenAI's
@@ -322,13 +333,6 @@ def _pieces(request: ChatRequest) -> int:
     """Messages, tool calls and tools: what a template goes through one by one."""
     calls = sum(len(message.get("tool_calls") or ()) for message in request.messages)
     return len(request.messages) + calls + len(request.tools)
-
-
-def _kept(request: ChatRequest, prompt: Prompt) -> ChatRequest:
-    """The request in messages that are ours: agents go on to change their own lists."""
-    if prompt.match is None:
-        return copy.deepcopy(request)
-    return replace(request, messages=prompt.match.sent, tools=prompt.match.tools)
 
 
 def _derive(seed: int, name: str) -> int:

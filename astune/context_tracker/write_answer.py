@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from astune.context_tracker.calls import Call
 from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
 from astune.context_tracker.prompt.builder import Prompt
@@ -12,14 +13,13 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import REASONING_KEYS, reasoning_of
 from astune.context_tracker.prompt.sampled_answer import Beginnings
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
-from astune.context_tracker.sources import Call
 from astune.errors import WorkflowError
-from astune.support.sequences import common_start
+from astune.ropes import common_start
 
 _PROBE = "ANSWER-PROBE"
 
 
-def written_after(
+def write_after(
     chat_format: ChatFormat, prompt: Prompt, message: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]
 ) -> str | None:
     """The template's text of the answer `message` after `prompt`, without the token that closes it; None where it does
@@ -38,20 +38,29 @@ def answer_ids(chat_format: ChatFormat, call: Call, message: Mapping[str, Any]) 
         answer_ids(chat_format, call, {"role": "assistant", "content": "4"})    # 4<|im_end|>
 
     The template writes it. Reasoning that it leaves out of a history stands in the marks of the model's family; the
-    start that the agent forced is part of the prompt and left out. The last token ends the answer. Raises
-    WorkflowError where the template cannot write the message so that its tool calls and its reasoning can be read.
+    start that the agent forced is part of the prompt and left out. The last token ends the answer. A text that looks
+    like a tool call is text, as in an answer to a prompt that offers no tools. Raises WorkflowError where the template
+    cannot write the message so that its tool calls and its reasoning can be read.
     """
-    messages = _messages_of(call)
-    text, mark = _written(chat_format, call, messages, message)
-    reasoning, said = reasoning_of(message), _read(chat_format, call, text)
+    if call.prompt.match is None:
+        raise WorkflowError("a raw prompt goes on as text: it has no place for tool calls or reasoning")
+    messages = call.prompt.match.messages
+    text, mark = _write(chat_format, call, messages, message)
+    calls = message.get("tool_calls") or ()
+    reasoning, said = reasoning_of(message), _read(chat_format, call, text, calls)
     if reasoning and not said.reasoning:
         text = reasoning_text(chat_format, call, reasoning) + text
-        said = _read(chat_format, call, text)
-    calls = message.get("tool_calls") or ()
-    wanted = [one["function"]["name"] for one in calls]
-    if [one.name for one in said.tool_calls] != wanted or bool(reasoning) > bool(said.reasoning):
-        what = f"{len(calls)} tool call{'s' * (len(calls) != 1)}" if calls else "reasoning"
-        raise WorkflowError(f"the chat template does not write an answer with {what} so that it can be read back")
+        said = _read(chat_format, call, text, calls)
+    wanted, found = ([one["function"]["name"] for one in calls], [one.name for one in said.tool_calls])
+    if found != wanted:
+        read = f"calls of {', '.join(found)} are" if found else "no call is"
+        raise WorkflowError(
+            f"the chat template does not write the calls of {', '.join(wanted)} so that they can be read back: {read} "
+            f"read in {text[:100]!r}"
+        )
+    if reasoning and not said.reasoning:
+        raise WorkflowError("the chat template does not write an answer with reasoning so that it can be read back")
+    chat_format.check_said(text, [{**message, "tool_calls": None}])
     start = call.prompt.answer_start
     if not text.startswith(start):
         raise WorkflowError(f"the agent makes the answer begin with {start!r}, and this one begins with {text[:60]!r}")
@@ -61,7 +70,7 @@ def answer_ids(chat_format: ChatFormat, call: Call, message: Mapping[str, Any]) 
 def reasoning_text(chat_format: ChatFormat, call: Call, reasoning: str) -> str:
     """`reasoning` as an answer to `call` begins with it: it stands in the marks that the prompt has opened, or else in
     marks of its own. "" is an empty block."""
-    opened = opened_reasoning(chat_format, call)
+    opened = find_opened_reasoning(chat_format, call)
     marks = opened or FORMATS[chat_format.tool_call_format].reasoning[0]
     line = "\n" if marks.empty_rest.startswith("\n") else ""
     if opened is None:
@@ -69,18 +78,12 @@ def reasoning_text(chat_format: ChatFormat, call: Call, reasoning: str) -> str:
     return ("" if not reasoning or call.prompt.ending.endswith("\n") else line) + reasoning + marks.empty_rest
 
 
-def opened_reasoning(chat_format: ChatFormat, call: Call) -> ReasoningMarks | None:
+def find_opened_reasoning(chat_format: ChatFormat, call: Call) -> ReasoningMarks | None:
     """The marks of reasoning that the prompt has opened, inside of which the answer begins."""
-    return FORMATS[chat_format.tool_call_format].opened_by(call.prompt.ending)
+    return FORMATS[chat_format.tool_call_format].find_opened(call.prompt.ending)
 
 
-def _messages_of(call: Call) -> list[Mapping[str, Any]]:
-    if call.prompt.match is None:
-        raise WorkflowError("a raw prompt goes on as text: it has no place for tool calls or reasoning")
-    return list(call.prompt.match.messages)
-
-
-def _written(
+def _write(
     chat_format: ChatFormat, call: Call, messages: Sequence[Mapping[str, Any]], message: Mapping[str, Any]
 ) -> tuple[str, str | None]:
     """The answer without its end, and the special token that the template ends it with, None if it writes none.
@@ -100,7 +103,7 @@ def _written(
         rendering = chat_format.render([*messages, plain], tools, add_generation_prompt=False)
         if not rendering.startswith(prompt[:start]):
             raise WorkflowError("the chat template writes the conversation in another way once it is answered")
-        if opened_reasoning(chat_format, call) is not None:
+        if find_opened_reasoning(chat_format, call) is not None:
             lead = reasoning_text(chat_format, call, reasoning_of(message) or "")
     closing = chat_format.find_closing(rendering, start)
     end, mark = (len(rendering), None) if closing is None else closing
@@ -110,7 +113,7 @@ def _written(
 def _without_block(chat_format: ChatFormat, call: Call, text: str, reasoning: str | None, closed: bool) -> str:
     """The text without an empty block of reasoning that the template adds (Qwen3's does to the last answer only), or
     without the rest of the one that the prompt has opened if that is closed already."""
-    opened = opened_reasoning(chat_format, call)
+    opened = find_opened_reasoning(chat_format, call)
     if opened is not None and closed:
         return text.removeprefix(opened.closing).lstrip("\n") if text.startswith(opened.closing) else text
     return text if reasoning or opened is not None else text.removeprefix(reasoning_text(chat_format, call, ""))
@@ -138,5 +141,6 @@ def _stop_id(
     return ids[0] if len(ids) == 1 and ids[0] in chat_format.stop_token_ids else chat_format.stop_token_ids[0]
 
 
-def _read(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
-    return chat_format.parse_text(text, call.request.tools or None, prompt=call.prompt.ending)
+def _read(chat_format: ChatFormat, call: Call, text: str, calls: Sequence[Mapping[str, Any]]) -> ParsedMessage:
+    """The text taken apart; calls are looked for where the message has some, whether or not tools are offered."""
+    return chat_format.parse_text(text, (call.request.tools or None) if calls else (), prompt=call.prompt.ending)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from astune.backbone.base import Backbone
-from astune.backbone.model_size import ModelSize
+from astune.backbone.memory.model_size import ModelSize
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -67,6 +67,8 @@ class CheckedConfig:
     backbone: MadeBy[Backbone] = MadeBy("config", "the backbone")
     tasks: MadeBy[Mapping[Split, Sequence[Task]]] = MadeBy("tasks", "the tasks")
     evaluations: MadeBy[Sequence[Evaluation]] = MadeBy("tasks", "the tasks")
+    examples: MadeBy[int] = MadeBy("examples", "the examples")
+    """How many there are."""
     model_dir: MadeBy[Path] = MadeBy("model", "the model's folder")
     chat_format: MadeBy[ChatFormat] = MadeBy("model", "the model's tokenizer and chat template")
     size: MadeBy[ModelSize] = MadeBy("model", "the size of the model")

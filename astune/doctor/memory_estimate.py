@@ -33,10 +33,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes
+from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes
 from astune.backbone.vllm.settings import BESIDE_TRAINER
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
-from astune.support.units import show_count
+from astune.support.machine_memory import show_count
 
 CACHE_GROWTH = 256
 """Positions by which the sampler's cache grows beyond what it needs (`backbone/local/sampling/kv_cache.py`, which needs
@@ -145,11 +146,11 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
         parts[f"adapters ({show_count(trained)} x 4 bytes)"] = 4.0 * trained
     parts["gradient (x 4)"] = 4.0 * trained
     parts[f"Adam (x {averages})"] = float(averages * trained)
-    if config.algorithm.needs_reference and lora.rank is None:
+    if rules_of(config.algorithm).needs_reference and lora.rank is None:
         parts[f"the reference, a copy of the model (x {extent.number})"] = float(extent.number * size.parameters)
-    elif config.algorithm.needs_reference and extent.begun:
+    elif rules_of(config.algorithm).needs_reference and extent.begun:
         parts["the reference, a copy of the adapter (x 4)"] = 4.0 * trained
-    if config.algorithm.needs_critic:
+    if rules_of(config.algorithm).needs_critic:
         of_critic = 8 + averages  # its weights, their gradient and its optimizer
         parts[f"the critic, a model with an optimizer of its own (x {of_critic})"] = float(of_critic * size.parameters)
     at_once = min(tokens * size.vocabulary, LOGITS_AT_ONCE)
@@ -162,5 +163,12 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
         parts[f"activations of the layer that is recomputed ({tokens:,} tokens x {layer:,} bytes)"] = float(
             tokens * layer
         )
-    parts["attention masks"] = tokens * min(extent.positions, tokens) / 2 * (extent.number * size.groups + 1)
+    pairs = tokens * min(extent.positions, tokens) / 2
+    if config.model.attention != "flash_attention_2":
+        parts["attention masks"] = pairs * (extent.number * size.groups + 1)
+    if config.model.attention == "eager":
+        layers = 1 if checkpointing else size.layers
+        parts["attention weights, as products keep them"] = (
+            pairs * layers * size.heads * (4 if extent.number == 4 else 6)
+        )
     return parts

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from astune.config.rules import plays_episodes
+from astune.config.rules import evaluates_tasks, plays_episodes
+from astune.config.schema import AstuneConfig
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.chat_template import check_template
 from astune.doctor.checks.config_file import check_config
 from astune.doctor.checks.context import check_context
 from astune.doctor.checks.dry_run import check_dry_run
 from astune.doctor.checks.endpoints import check_endpoints
+from astune.doctor.checks.examples import check_examples
 from astune.doctor.checks.judge import check_judge
 from astune.doctor.checks.memory import check_memory
 from astune.doctor.checks.model import check_model
@@ -23,7 +25,7 @@ from astune.doctor.checks.tasks import check_tasks
 from astune.doctor.checks.training import check_training
 from astune.doctor.checks.workflow import check_workflow
 from astune.doctor.findings import Finding, fail, skip
-from astune.errors import named
+from astune.errors import name_error
 from astune.support.user_code import code_of, place_of
 
 Check = Callable[[CheckedConfig], Iterator[Finding]]
@@ -38,6 +40,7 @@ CHECKS: Mapping[str, Check] = {
     "dry run": check_dry_run,
     "template": check_template,
     "context": check_context,
+    "examples": check_examples,
     "training": check_training,
     "endpoints": check_endpoints,
     "run folder": check_run_folder,
@@ -83,12 +86,17 @@ def _of_stages(name: str, check: Check, checked: CheckedConfig) -> Iterator[Find
                 yield replace(finding, what=f"stage {number}: {finding.what}")
 
 
+def _plays(config: AstuneConfig) -> bool:
+    """Tell whether any episode is played, in training or an evaluation. Trinity learns examples and no more."""
+    return plays_episodes(config) or (evaluates_tasks(config) and config.backbone != "trinity")
+
+
 def _findings(name: str, check: Check, checked: CheckedConfig) -> Iterator[Finding]:
     try:
         if name in OF_RUNS and not checked.runs:
             yield skip("this is a file of `astune online`, which plays no episodes")
-        elif name in OF_EPISODES and not plays_episodes(checked.config):
-            yield skip("no episodes are played: examples are learned, and all read before the run starts")
+        elif name in OF_EPISODES and not _plays(checked.config):
+            yield skip("no episodes are played: examples are learned")
         else:
             yield from check(checked)
     except Missing as missing:
@@ -96,7 +104,7 @@ def _findings(name: str, check: Check, checked: CheckedConfig) -> Iterator[Findi
     except (Exception, SystemExit) as error:
         place = place_of(error)
         yield fail(
-            f"the check itself broke: {named(error)}{code_of(error)}",
+            f"the check itself broke: {name_error(error)}{code_of(error)}",
             where=place,
-            fix="mend that line" if place else "report this with your configuration: the doctor should say more",
+            fix="fix that line" if place else "report this with your configuration: the doctor should say more",
         )

@@ -17,14 +17,14 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from astune.context_tracker.calls import Answer, Call, Source
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Answer, Call, Source
 from astune.monitor.blocking import LoopWatch
 from astune.rollout.episode import run_episode
-from astune.rollout.observer import Observer
-from astune.rollout.setup import RolloutSetup
+from astune.rollout.setup import Observer, RolloutSetup
 from astune.types import Episode, Sampling, Task
 from astune.workflow.lifetime import lifetime
+from astune.workflow.notes import Notes
 
 T = TypeVar("T")
 ENDS = re.compile(r"structured|finish|final|answer|submit|respon|done", re.IGNORECASE)
@@ -53,11 +53,13 @@ class ModelScript:
 @dataclass(frozen=True)
 class DryRun:
     """`tools` are all that the workflow offered, by name, in OpenAI's shape; `blocked` are the seconds for which lines
-    of the user's code, by file and number, kept the event loop from turning."""
+    of the user's code, by file and number, kept the event loop from turning; `notes` are the warnings of a run, by
+    their subjects."""
 
     episode: Episode
     script: ModelScript
     blocked: Mapping[tuple[str, int], float]
+    notes: Mapping[str, str]
 
     @property
     def tools(self) -> dict[str, Mapping[str, Any]]:
@@ -68,7 +70,8 @@ def play(task: Task, setup: RolloutSetup, script: ModelScript, sampling: Samplin
     """Raises `Blocked` if the workflow cannot be stopped after `seconds`, SetupError if its `setup` fails."""
     actors = Actors(setup.chat_format, script)
     config = setup.config.model_copy(update={"episode_timeout": seconds})
-    limited = replace(setup, observer=actors, config=config, judge_timeout=seconds)
+    notes = Collected()
+    limited = replace(setup, observer=actors, config=config, judge_timeout=seconds, notes=notes)
 
     watch = LoopWatch(lambda text: None)
 
@@ -78,7 +81,7 @@ def play(task: Task, setup: RolloutSetup, script: ModelScript, sampling: Samplin
                 return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
 
     try:
-        return DryRun(in_time(work(), 2 * seconds + GRACE), script, watch.seconds)
+        return DryRun(in_time(work(), 2 * seconds + GRACE), script, watch.seconds, notes.said)
     except Blocked as error:
         if watch.seconds:
             file, number = max(watch.seconds, key=lambda line: watch.seconds[line])
@@ -106,6 +109,17 @@ def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
     if errors:
         raise errors[0]
     return result[0]
+
+
+class Collected(Notes):
+    """Keeps what a run would warn of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, str] = {}
+
+    def say(self, subject: str, text: str) -> None:
+        self.said[subject] = text
 
 
 class Actors(Observer):

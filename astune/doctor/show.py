@@ -69,7 +69,7 @@ def _table(findings: Sequence[Finding]) -> Table:
         if finding.where:
             text.append(f"\n{finding.where}", style="cyan")
         if finding.fix:
-            text.append("\nmend  ", style="bold").append(finding.fix)
+            text.append("\nfix   ", style="bold").append(finding.fix)
         table.add_row(Text(word, style), Text("" if finding.check == before else finding.check, "bold"), text)
         before = finding.check
     return table
@@ -80,13 +80,13 @@ def _plain(finding: Finding) -> str:
     if finding.where:
         lines.append(f"{'':18}at    {finding.where}")
     if finding.fix:
-        lines.append(f"{'':18}mend  {finding.fix}")
+        lines.append(f"{'':18}fix   {finding.fix}")
     return "\n".join(lines)
 
 
 def to_json(findings: Sequence[Finding], conf: str) -> str:
     """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
-    "where": ..., "mend": ...}]}`; all five are always there, as text. Scripts read a finding's `fix` as `mend`."""
+    "where": ..., "fix": ...}]}`; all five are always there, as text."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
     counts = {level: count(findings, level) for level in levels}
     rows: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ def to_json(findings: Sequence[Finding], conf: str) -> str:
                 "level": finding.level,
                 "what": finding.what,
                 "where": finding.where,
-                "mend": finding.fix,
+                "fix": finding.fix,
             }
         )
     return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)

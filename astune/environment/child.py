@@ -8,7 +8,7 @@ from functools import partial
 from astune.environment.registry import load_environment
 from astune.environment.server import make_app, run_server
 from astune.errors import AstuneError
-from astune.support.child_server import end_child, given_by_parent
+from astune.support.http.child_server import end_child, given_by_parent
 from astune.support.visible import tell
 
 STOP_SECONDS = 10.0

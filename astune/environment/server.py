@@ -18,16 +18,16 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.environment import protocol
-from astune.environment.browser_requests import refused
 from astune.environment.environment_base import Environment
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, parse
 from astune.errors import ConfigError
-from astune.support.serving import BACKLOG, bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.browser_requests import Guarded, Refusal
+from astune.support.http.serving import BACKLOG, bound_socket, serve_until_signal, server_config, url_of
 
 MAX_INSTANCES = 512
 TTL = 1800.0
@@ -64,16 +64,18 @@ class EnvServiceApp:
         if call in protocol.CALLS:
             self.metrics.calls[call] += 1
             self.metrics.seconds[call] += time.perf_counter() - started
-        kind = b"text/plain; version=0.0.4" if call == "metrics" and reply.status == 200 else b"application/json"
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(reply.body)), _VERSION]
-        if reply.status == 503:
-            headers.append((b"retry-after", b"%d" % RETRY_AFTER))
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        await _send(reply, send, text=call == "metrics" and reply.status == 200)
+
+    def refuse(self, refusal: Refusal) -> ASGIApp:
+        """Answers requests that are not for programs."""
+        reply = self._failure(CallError(refusal.code, refusal.message))
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await _send(reply, send)
+
+        return answer
 
     async def _reply(self, call: str, scope: Scope, receive: Receive) -> ServiceReply:
-        if why := refused(scope["headers"], any_name=self._authorization is not None):
-            raise CallError("forbidden", why)
         if call not in protocol.CALLS and call not in ("health", "metrics"):
             raise CallError("unknown_call", f"no call {call!r}; there are {', '.join(protocol.CALLS)}")
         wanted = "POST" if call in protocol.CALLS else "GET"
@@ -87,10 +89,6 @@ class EnvServiceApp:
                 raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
             return ServiceReply(200, self.metrics.text(self.instances.max_instances).encode())
-        kind = _header(scope, b"content-type") or b""  # a page may send one without, as it may send text/plain
-        if kind.partition(b";")[0].strip().lower() != b"application/json":
-            sent = f"{kind.decode('latin-1')!r:.80}" if kind else "without Content-Type"
-            raise CallError("no_json", f"a body is sent as Content-Type: application/json, this one is {sent}")
         return await self._answer(call, await _body(receive), _header(scope, _KEY))
 
     async def _answer(self, call: str, body: bytes, key: bytes | None) -> ServiceReply:
@@ -133,6 +131,15 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
+async def _send(reply: ServiceReply, send: Send, *, text: bool = False) -> None:
+    kind = b"text/plain; version=0.0.4" if text else b"application/json"
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(reply.body)), _VERSION]
+    if reply.status == 503:
+        headers.append((b"retry-after", b"%d" % RETRY_AFTER))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
 async def _body(receive: Receive) -> bytes:
     """Raises `ConnectionResetError` if the client hangs up before it is whole."""
     body, more = b"", True
@@ -161,7 +168,7 @@ def make_app(
     ttl: float = TTL,
     token: str | None = None,
     workers: int = WORKERS,
-) -> Starlette:
+) -> Guarded:
     """The service as an ASGI application, which closes `environments` when it ends.
 
     `ttl` is in seconds. At most `workers` calls are worked on at the same time, each in a thread. Raises `ConfigError`
@@ -180,8 +187,10 @@ def make_app(
             await instances.close()
 
     app = Starlette(lifespan=lifespan)
-    app.mount("/", EnvServiceApp(instances, metrics, token))
-    return app
+    service = EnvServiceApp(instances, metrics, token)
+    app.mount("/", service)
+    advice = "ask for it by its address, or serve with a token"
+    return Guarded(app, service.refuse, any_name=token is not None, advice=advice)
 
 
 async def _sweep(instances: Instances, seconds: float) -> None:
@@ -226,7 +235,7 @@ class EnvServer:
         self._socket.close()
 
 
-def run_server(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
+def run_server(app: Guarded, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
     connections are taken."""
     with _listen(host, port) as listener:
@@ -243,7 +252,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _config(app: Starlette) -> uvicorn.Config:
+def _config(app: Guarded) -> uvicorn.Config:
     return server_config(
         app, lifespan=True, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=_GRACE_SECONDS
     )

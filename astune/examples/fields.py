@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astune.errors import TaskError, nearest
+from astune.support.file_kinds import instead, kind_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = Mapping[str, Any]
@@ -13,6 +14,9 @@ Message = Mapping[str, Any]
 
 def check_names(row: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
     """`known` has what must be there; `tools` may be."""
+    kind = kind_of(row)
+    if kind is not None and row.keys() - {"tools"} != {*known}:
+        raise TaskError(f"{place}: {instead(kind, 'examples with ' + ', '.join(known))}")
     for name in row:
         if name not in (*known, "tools"):
             raise TaskError(
@@ -55,8 +59,12 @@ def _check_message(message: Any, place: str) -> None:
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise TaskError(f"{place}.role: expected one of {', '.join(ROLES)}, got {role!r}.{nearest(str(role), ROLES)}")
+    if "weight" in message and (role != "assistant" or message["weight"] not in (0, 1)):
+        raise TaskError(
+            f"{place}.weight: expected 0 or 1, of the assistant's messages alone, got {message['weight']!r}"
+        )
     calls = message.get("tool_calls") or []
-    if not isinstance(content, str | list | None) or (content is None and not calls):
+    if not isinstance(content, str | list | None) or (content is None and not calls and "content" not in message):
         raise TaskError(f"{place}.content: expected text or a list of text parts, got {_short(content)}")
     for number, call in enumerate(calls if isinstance(calls, list) else [calls]):
         function = call.get("function") if isinstance(call, dict) else None

@@ -6,15 +6,15 @@ import math
 from collections.abc import Collection, Sequence
 
 from astune.algorithm.aggregation import Entry, LossAggregation, token_weights
-from astune.examples.read import TrainingExample
+from astune.examples.example import TrainingExample
 from astune.types import Sample
 
 
-def imitated(
+def imitation_samples(
     examples: Sequence[TrainingExample], aggregation: LossAggregation = "episode_mean", max_tokens: int = 1
 ) -> list[Sample]:
-    """One sample per row. Weights are those of an episode (`astune.algorithm.loss_aggregation`), an example being the
-    episode and its place in the file the task. The ids of the samples' episodes differ by example."""
+    """Make one sample per row. Weights are those of an episode (`astune.algorithm.loss_aggregation`), an example being
+    the episode and its place in the file the task. The ids of the samples' episodes differ by example."""
     entries = [
         Entry(example.place, number, (number, row, span.turn), len(span), float(span.trainable and not span.shared))
         for number, example in enumerate(examples)
@@ -30,8 +30,8 @@ def imitated(
     return samples
 
 
-def compared(examples: Sequence[TrainingExample]) -> list[Sample]:
-    """One sample per row, with advantage 1 if it is of a good answer and -1 if of a bad one. Weights say what is
+def preference_samples(examples: Sequence[TrainingExample]) -> list[Sample]:
+    """Make one sample per row, with advantage 1 if it is of a good answer and -1 if of a bad one. Weights say what is
     trained and no more: a loss over whole answers gives every token its own."""
     return [
         Sample(
@@ -53,8 +53,8 @@ def token_weights_of(sample: Sample) -> list[float]:
 
 
 def figures(samples: Sequence[Sample], skipped: Collection[Sample] = (), *, weighted: bool = True) -> dict[str, float]:
-    """What a step of these samples leaves in the log. `skipped` are those of updates that were thrown away. `weighted`
-    says whether the samples' weights are those of the loss, as the weights of `compared` are not."""
+    """The figures of a step for the log. `skipped` are samples of updates that were thrown away. `weighted` is False
+    where the loss has weights of its own, as with `preference_samples`."""
     lost = sum(sample.trained_tokens for sample in skipped)
     terms = sum(sample.trained_tokens for sample in samples)
     found: dict[str, float] = {

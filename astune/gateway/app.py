@@ -1,9 +1,7 @@
 """The web app: `/{token}/v1/` with `chat/completions`, `responses`, `completions` and `models`.
 
 One app serves all episodes of a process, whether called in process (`client`) or over HTTP (`server`). The token
-names the episode and the agent, and cannot be guessed; nothing is answered without it. So neither a page of a browser
-nor a foreign name for this machine (DNS rebinding) gets anywhere, and neither Host nor Origin is looked at: an agent
-may reach the server by any name, and may be a page itself.
+names the episode and the agent, and cannot be guessed; nothing is answered without it.
 """
 
 from __future__ import annotations
@@ -26,11 +24,20 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow
 from astune.gateway.api_request import ApiRequest
-from astune.gateway.body import from_json, read_body
+from astune.gateway.blocked_loop import unless_blocked
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.errors import ApiError, api_error, episode_over
-from astune.gateway.http import api_route, json_response, model_object, unexpected, unknown_url, unless_disconnected
+from astune.gateway.http import (
+    api_route,
+    from_json,
+    json_response,
+    log_unexpected,
+    model_object,
+    read_body,
+    unknown_url,
+    unless_disconnected,
+)
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
 
@@ -40,21 +47,24 @@ Parse = Callable[[object, StoredResponses], ApiRequest]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The entry of one agent of one episode. `choices(request, n)` runs on `loop`; `from_elsewhere` calls it from
-    another loop, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of what
-    requests ask for and do not get. `stored` holds the responses that later ones may continue."""
+    """The entry of one agent of one episode. `choices(request, n)` runs on `loop`, in `thread`; `from_elsewhere` calls
+    it from another loop, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of
+    what requests ask for and do not get. `stored` holds the responses that later ones may continue."""
 
     model: str
     choices: Choices
     chat_format: ChatFormat
     loop: asyncio.AbstractEventLoop
+    thread: int
+    episode_id: str
     context_length: int
     failed: Callable[[Exception], None]
     note: Callable[[str], None]
     stored: StoredResponses = field(default_factory=StoredResponses)
 
     def from_elsewhere(self, request: ChatRequest, n: int) -> asyncio.Future[Sequence[ChatAnswer]]:
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop))
+        work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop))
+        return asyncio.ensure_future(unless_blocked(work, self.loop, self.thread, self.episode_id))
 
 
 class OpenAIApp:
@@ -87,11 +97,11 @@ class OpenAIApp:
         return api_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse))
 
     async def chat_completion(self, token: str, body: object) -> dict[str, Any]:
-        """What `chat/completions` answers to `body`, which is what JSON can hold and is not streamed, without the way
-        over HTTP.
+        """The answer of `chat/completions` to `body`, without HTTP. `body` holds nothing but JSON's types, and asks for
+        no stream.
 
         Raises:
-            ApiError: what would have been the answer.
+            ApiError: the error that HTTP would have answered with.
         """
         endpoint = self._endpoint(token)
         try:
@@ -101,10 +111,10 @@ class OpenAIApp:
         except ApiError:
             raise
         except Exception as error:
-            raise unexpected(error) from error
+            raise log_unexpected(error) from error
 
     def runs_here(self, token: str) -> bool:
-        """Whether the episode is on the event loop of the caller. Of one that is over nobody needs to know."""
+        """True if the episode is on the event loop of the caller, and if it is over."""
         endpoint = self._endpoints.get(token)
         return endpoint is None or endpoint.loop is asyncio.get_running_loop()
 
@@ -158,7 +168,7 @@ def openai_app() -> OpenAIApp:
 async def _answers(
     token: str, endpoint: Endpoint, parsed: ApiRequest, work: Awaitable[Sequence[ChatAnswer]]
 ) -> list[ChatAnswer]:
-    """Those that `work` gives, with ids that no other answer of any episode has. Raises ApiError."""
+    """The answers that `work` gives, with ids that no other answer of any episode has. Raises ApiError."""
     for note in parsed.notes:
         endpoint.note(note)
     try:
@@ -167,10 +177,5 @@ async def _answers(
         raise
     except Exception as error:
         raise api_error(error, parsed.prompt_field) from error
-    return [replace(answer, answer_id=_unique(answer.answer_id, token)) for answer in answers]
-
-
-def _unique(answer_id: str, token: str) -> str:
-    """The number of the answer in its episode behind a hash of the token, which stays secret."""
-    digest = hashlib.blake2b(token.encode(), digest_size=8).hexdigest()
-    return f"{digest}_{answer_id.rpartition('_')[2]}"
+    digest = hashlib.blake2b(token.encode(), digest_size=8).hexdigest()  # the token itself stays secret
+    return [replace(answer, answer_id=f"{digest}_{answer.answer_id.rpartition('_')[2]}") for answer in answers]

@@ -24,17 +24,25 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.api_request import (
     DONE,
+    REASONING,
+    VERBOSITY,
+    Fields,
+    Known,
     choices_field,
     envelope,
+    flag,
+    get,
+    integer,
+    notes_on,
+    read_fields,
     sampling_fields,
-    shown_message,
+    show_message,
     sse,
     token_logprobs,
     usage,
 )
 from astune.gateway.errors import invalid
-from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, notes_on, read_fields
-from astune.gateway.messages import check_json_schema, forced_call, read_messages, read_tools, strict_note
+from astune.gateway.messages import check_json_schema, read_messages, read_tool_choice, read_tools, strict_note
 
 # fmt: off
 KNOWN = Known(
@@ -88,7 +96,7 @@ class ChatCompletionRequest:
         choices = [
             {
                 "index": index,
-                "message": {"refusal": None, **shown_message(answer, parallel_tool_calls=self.parallel_tool_calls)},
+                "message": {"refusal": None, **show_message(answer, parallel_tool_calls=self.parallel_tool_calls)},
                 "logprobs": self._logprobs(answer, chat_format),
                 "finish_reason": answer.finish_reason,
                 **self._output_ids(answer),
@@ -103,7 +111,7 @@ class ChatCompletionRequest:
         }
 
     def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
-        """Of each answer the role, the reasoning, the content, the tool calls and the end; then the usage."""
+        """The events of a stream: role, reasoning, content, tool calls and end of each answer, then the usage."""
         head = envelope(answers, "chat.completion.chunk", "chatcmpl", self.model)
         if self.include_usage:
             head["usage"] = None
@@ -119,7 +127,7 @@ class ChatCompletionRequest:
         def choice(delta: dict[str, Any], **end: Any) -> dict[str, Any]:
             return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None, **end}
 
-        message = shown_message(answer, parallel_tool_calls=self.parallel_tool_calls)
+        message = show_message(answer, parallel_tool_calls=self.parallel_tool_calls)
         yield choice({"role": "assistant", "content": ""})
         if message.get("reasoning_content"):
             yield choice({"reasoning_content": message["reasoning_content"]})
@@ -169,13 +177,13 @@ def parse_chat_completion(body: object) -> ChatCompletionRequest:
 
 
 def _max_tokens(fields: Fields) -> int | None:
-    """The smaller one, where a request carries both the older and the newer name."""
+    """The smaller limit, if a request has both the older and the newer field."""
     limits = [integer(fields, name, at_least=1) for name in ("max_tokens", "max_completion_tokens")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _tools_and_force(fields: Fields) -> dict[str, Any]:
-    arguments = forced_call(fields.get("tool_choice", "auto"), read_tools(fields))
+    arguments = read_tool_choice(fields.get("tool_choice", "auto"), read_tools(fields))
     if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
         arguments["force"] = "json_object"
     return arguments

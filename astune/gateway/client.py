@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import ne
 from typing import Any
 
@@ -14,21 +14,14 @@ from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from astune.clients.openai_http import http_library
+from astune.clients.api import http_library
 from astune.gateway.app import OpenAIApp
-from astune.gateway.body import MOST_NESTED
 from astune.gateway.errors import ApiError
-from astune.gateway.http import NO_RETRY
+from astune.gateway.http import MOST_NESTED, NO_RETRY
 
 _ORIGIN = "http://in-process"
 _MOST_BITS = 64
-"""Of an integer; of larger ones readers of JSON take some and not others."""
-
-
-def _http_client(app: OpenAIApp) -> Any:
-    """An `httpx.AsyncClient` (`httpx2` for openai 3.x) that hands every request to `app`."""
-    http = http_library()
-    return http.AsyncClient(transport=http.ASGITransport(app=app.asgi), trust_env=False)
+"""The bits of an integer. Readers of JSON take some of the larger ones and refuse others."""
 
 
 def in_process_client(app: OpenAIApp, token: str) -> openai.AsyncOpenAI:
@@ -36,21 +29,57 @@ def in_process_client(app: OpenAIApp, token: str) -> openai.AsyncOpenAI:
 
     Its timeouts do nothing, as nothing travels: the episode's own timeout ends a call that takes too long.
     """
+    http = http_library()
     client = openai.AsyncOpenAI(
         api_key="in-process",
         base_url=f"{_ORIGIN}/{token}/v1",
         max_retries=0,
         timeout=None,
-        http_client=_http_client(app),
+        http_client=http.AsyncClient(transport=http.ASGITransport(app=app.asgi), trust_env=False),
     )
     client.chat.__dict__["completions"] = _Completions(client, app, token)  # a cached property, filled in
     client._platform = _platform()  # else every client asks for it in a thread, and calls arrive in no fixed order
     return client
 
 
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Blocks until the coroutine, which runs on the episode's event loop, is done, and returns its result. Raises where it
+would block that loop itself, and when the episode ends."""
+
+
+def blocking_client(app: OpenAIApp, token: str, wait: Wait) -> openai.OpenAI:
+    """An `OpenAI` client for the same endpoint, for a thread beside the event loop. Everything runs `app` on the loop,
+    through `wait`. It never retries, and its timeouts do nothing."""
+    http = http_library()
+    inner = http.ASGITransport(app=app.asgi)
+
+    async def answer(request: Any) -> Any:
+        response = await inner.handle_async_request(request)
+        return http.Response(response.status_code, headers=response.headers, content=await response.aread())
+
+    async def nothing() -> None: ...
+
+    class Transport(http.BaseTransport):  # type: ignore[name-defined, misc]
+        def handle_request(self, request: Any) -> Any:
+            return wait(answer(request))
+
+    class Blocking(openai.OpenAI):
+        def request(self, *given: Any, **named: Any) -> Any:
+            wait(nothing())  # what it raises, the client would show as a broken connection
+            return super().request(*given, **named)
+
+    return Blocking(
+        api_key="in-process",
+        base_url=f"{_ORIGIN}/{token}/v1",
+        max_retries=0,
+        timeout=None,
+        http_client=http.Client(transport=Transport(), trust_env=False),
+    )
+
+
 class _Completions(AsyncCompletions):
-    """`create` without a request, its JSON and its answer's, and without the client's walk over the types of all
-    messages: together they cost more than everything else about a call. What comes of it is the same.
+    """`create` without HTTP, JSON, and the client's walk over the types of all messages: together they cost more than
+    all else of a call. The result is the same.
 
     Streams go over HTTP, and what is to be sent with headers of its own, or is no plain JSON: there the errors are.
     """
@@ -84,7 +113,7 @@ class _Completions(AsyncCompletions):
         return await self._client.post(
             "/chat/completions",
             cast_to=ChatCompletion,
-            body=_dumped(body) | {"stream": streamed},
+            body=_dump(body) | {"stream": streamed},
             options={
                 "headers": dict(extra_headers or {}),
                 "params": dict(extra_query or {}),
@@ -95,13 +124,13 @@ class _Completions(AsyncCompletions):
         )
 
     def _plain(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`body` as it would come out of JSON: its own copy but for messages and tools that are those of the request
-        before. Raises ValueError as `_copied` does."""
-        plain: dict[str, Any] = _copied(
+        """Copy `body` as JSON would give it back. Messages and tools that the request before had already are shared
+        with its copy. Raises ValueError as `_copy` does."""
+        plain: dict[str, Any] = _copy(
             {name: () if name in _REPEATED else value for name, value in body.items()}, MOST_NESTED
         )
         for name in body.keys() & _REPEATED:
-            plain[name] = self._last[name] = _copied_after(self._last.get(name, ()), body[name])
+            plain[name] = self._last[name] = _copy_after(self._last.get(name, ()), body[name])
         return plain
 
     async def _straight(self, body: object) -> ChatCompletion:
@@ -117,33 +146,33 @@ class _Completions(AsyncCompletions):
 _NOT_GIVEN = (openai.NotGiven, openai.Omit)
 
 
-def _dumped(value: Any) -> Any:
-    """`value` with the client's own objects, such as an earlier answer or its tool calls, as dictionaries: the client
-    takes them so."""
+def _dump(value: Any) -> Any:
+    """Turn the client's own objects in `value`, such as an earlier answer or its tool calls, into dictionaries, which
+    the client accepts."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, Mapping):
-        return {name: _dumped(item) for name, item in value.items()}
+        return {name: _dump(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_dumped(item) for item in value]
+        return [_dump(item) for item in value]
     return value
 
 
 _REPEATED = frozenset(("messages", "tools"))
-"""What a request repeats of the one before, so that only what is new in it is copied."""
+"""The fields that repeat the request before: only the new items in them are copied."""
 
 
-def _copied_after(last: Any, value: Any) -> Any:
-    """`_copied` of a value in a body. What a list and `last`, a copy from before, begin with alike is taken over."""
+def _copy_after(last: Any, value: Any) -> Any:
+    """Copy a value of a body. If it is a list that begins like `last`, an earlier copy, that beginning is taken from
+    there."""
     if type(value) is not list or type(last) is not list:
-        return _copied(value, MOST_NESTED - 1)
+        return _copy(value, MOST_NESTED - 1)
     known = next((place for place, new in enumerate(map(ne, last, value)) if new), min(len(last), len(value)))
-    return last[:known] + _copied(value[known:], MOST_NESTED - 1)
+    return last[:known] + _copy(value[known:], MOST_NESTED - 1)
 
 
-def _copied(value: Any, deepest: int) -> Any:
-    """`value` as it would come out of JSON. Raises ValueError where it would come out as something else, or not at
-    all."""
+def _copy(value: Any, deepest: int) -> Any:
+    """Copy `value` as JSON would give it back. Raises ValueError if JSON would change it or cannot hold it."""
     kind = type(value)
     if kind is str:
         if not value.isascii():
@@ -154,11 +183,11 @@ def _copied(value: Any, deepest: int) -> Any:
     if kind is int and value.bit_length() < _MOST_BITS:
         return value
     if deepest and kind is dict and all(type(name) is str for name in value):
-        return {name: _copied(item, deepest - 1) for name, item in value.items()}
+        return {name: _copy(item, deepest - 1) for name, item in value.items()}
     if deepest and (kind is list or kind is tuple):
-        return [_copied(item, deepest - 1) for item in value]
+        return [_copy(item, deepest - 1) for item in value]
     if isinstance(value, BaseModel):
-        return _copied(_dumped(value), deepest)
+        return _copy(_dump(value), deepest)
     raise ValueError(f"{kind.__name__} is not what JSON gives back")
 
 

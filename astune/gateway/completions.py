@@ -13,9 +13,21 @@ from typing import Any, ClassVar
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.api_request import DONE, choices_field, envelope, sampling_fields, sse, usage
-from astune.gateway.errors import invalid, unsupported
-from astune.gateway.fields import Fields, Known, flag, get, integer, read_fields
+from astune.gateway.api_request import (
+    DONE,
+    Fields,
+    Known,
+    choices_field,
+    envelope,
+    flag,
+    get,
+    integer,
+    read_fields,
+    sampling_fields,
+    sse,
+    usage,
+)
+from astune.gateway.errors import invalid, not_supported
 
 # fmt: off
 KNOWN = Known(
@@ -124,7 +136,7 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
     prompt = fields.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
         if len(prompt) > 1:
-            raise unsupported("prompt", f"prompt has {len(prompt)} prompts; ask once for each.")
+            raise not_supported("prompt", f"prompt has {len(prompt)} prompts; ask once for each.")
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
         return prompt
@@ -140,7 +152,7 @@ def _is_token_id(value: object) -> bool:
 def _logprobs(fields: Fields) -> bool:
     asked = integer(fields, "logprobs", at_least=0)
     if asked:
-        raise unsupported(
+        raise not_supported(
             "logprobs",
             f"logprobs={asked} is not supported here: only those of the sampled tokens are known. Use logprobs=0.",
         )

@@ -25,13 +25,13 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def unsupported(name: str, message: str) -> ApiError:
-    """The field is known, and what it asks for cannot be done."""
+def not_supported(name: str, message: str) -> ApiError:
+    """Make the error for a known field that asks for something that cannot be done."""
     return ApiError(400, "unsupported_parameter", message, name)
 
 
 def invalid(name: str, value: object, expected: str) -> ApiError:
-    """The field has a value of the wrong kind."""
+    """Make the error for a field with a value of the wrong kind."""
     return ApiError(400, "invalid_value", f"{name!r} must be {expected}, got {value!r:.200}", name)
 
 
@@ -40,7 +40,7 @@ def episode_over() -> ApiError:
 
 
 def api_error(error: Exception, prompt_field: str | None) -> ApiError:
-    """Turn what the tracker or the policy raised into an answer. `prompt_field` is the field that made the prompt."""
+    """Turn an error of the tracker or the policy into an answer. `prompt_field` is the field that made the prompt."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflow):

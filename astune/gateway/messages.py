@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from astune.gateway.errors import invalid, unsupported
-from astune.gateway.fields import Fields, get
+from astune.gateway.api_request import Fields, get
+from astune.gateway.errors import invalid, not_supported
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _STRICT = "strict is ignored. A schema is not enforced: what is in a call or in JSON is the policy's own."
@@ -35,7 +35,7 @@ def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
         if not isinstance(answered := message.get("tool_call_id"), str):
             _check_id(f"messages[{i}].tool_call_id", answered)
         if message.get("function_call") is not None:
-            raise unsupported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
+            raise not_supported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
     return tuple(messages)
 
 
@@ -106,13 +106,13 @@ def strict_note(tools: Iterable[Mapping[str, Any]], form: Mapping[str, Any] | No
     return (_STRICT,)
 
 
-def forced_call(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
+def read_tool_choice(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
     """`tool_choice` as the arguments of a `ChatRequest`: `tools`, and what it says of calls."""
     if choice == "auto":
         return {"tools": tools}
     if choice == "none":
         return {"tools": tools, "may_call": False}
-    name = _named(choice)
+    name = _read_name(choice)
     if choice != "required" and name is None:
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
     names = [tool["function"]["name"] for tool in tools]
@@ -121,7 +121,7 @@ def forced_call(choice: object, tools: tuple[Mapping[str, Any], ...]) -> dict[st
     return {"tools": tools, "force": "tool_call", "force_tool": name}
 
 
-def _named(choice: object) -> str | None:
+def _read_name(choice: object) -> str | None:
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None

@@ -18,10 +18,19 @@ from typing import Any
 
 from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.tracker import ChatRequest
-from astune.gateway.api_request import sampling_fields
-from astune.gateway.errors import ApiError, invalid, unsupported
-from astune.gateway.fields import REASONING, VERBOSITY, Fields, Known, flag, get, integer, read_fields
-from astune.gateway.messages import check_json_schema, check_strict, forced_call, strict_note
+from astune.gateway.api_request import (
+    REASONING,
+    VERBOSITY,
+    Fields,
+    Known,
+    flag,
+    get,
+    integer,
+    read_fields,
+    sampling_fields,
+)
+from astune.gateway.errors import ApiError, invalid, not_supported
+from astune.gateway.messages import check_json_schema, check_strict, read_tool_choice, strict_note
 from astune.gateway.responses_items import fold
 from astune.gateway.responses_request import ResponsesRequest, StoredResponses
 
@@ -105,7 +114,7 @@ def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: s
         elif key in ignored and value is not None:
             raise invalid(f"{name}.{key}", value, "a string")
         elif key != honoured and value is not None:
-            raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
+            raise not_supported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
 
 
 def _conversation(fields: Fields, stored: StoredResponses) -> tuple[Message, ...]:
@@ -139,7 +148,7 @@ def _tools_and_force(fields: Fields) -> dict[str, Any]:
         choice = {"type": "function", "function": {"name": choice["name"]}}
     elif choice not in ("auto", "none", "required"):
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
-    arguments = forced_call(choice, tools)
+    arguments = read_tool_choice(choice, tools)
     if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
         arguments["force"] = "json_object"
     return arguments
@@ -151,14 +160,14 @@ def _tool(index: int, tool: object) -> Message:
     if not isinstance(tool, dict):
         raise invalid(name, tool, _TOOL_SHAPE)
     if tool.get("type") != "function":
-        raise unsupported(name, f"tools of type {tool.get('type')!r:.200} are not supported here, only functions")
+        raise not_supported(name, f"tools of type {tool.get('type')!r:.200} are not supported here, only functions")
     if not isinstance(tool.get("name"), str):
         raise invalid(name, tool, _TOOL_SHAPE)
     for key, value in tool.items():
         if key == "strict":
             check_strict(f"{name}.strict", value)
         elif key not in (*_TOOL_FIELDS, "type") and value not in (None, False):
-            raise unsupported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
+            raise not_supported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
     return {"type": "function", "function": {key: tool[key] for key in _TOOL_FIELDS if tool.get(key) is not None}}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astune.context_tracker.prompt.messages import Message
-from astune.gateway.errors import ApiError, invalid, unsupported
+from astune.gateway.errors import ApiError, invalid, not_supported
 
 Item = Mapping[str, Any]
 
@@ -24,8 +24,8 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text")
 _SLOTS = ("reasoning_content", "content", "tool_calls")
 _OUR_ID = re.compile(r"(?:rs|msg)_(?:[0-9a-f]+_)?(\d+)|fc_(?:[0-9a-f]+_)?(\d+)_\d+|c(\d{5,})\d{3}")
-"""What stands before the number is the same for all answers of an endpoint. The last are ids of calls, as the tracker
-makes them."""
+"""Ids of items. The part before the number is the same for all answers of an endpoint; the last form is the id of a
+call, as the tracker makes it."""
 
 
 def output_items(
@@ -54,7 +54,7 @@ def output_items(
 
 
 def fold(items: Sequence[object], stored: Mapping[str, Item]) -> tuple[Message, ...]:
-    """The messages that the items of a request stand for. `stored` are those that it may refer to by id.
+    """Turn the items of a request into messages. `stored` are the items that it may refer to by id.
 
     Raises:
         ApiError: 400, naming the item that is wrong or not supported.
@@ -65,12 +65,12 @@ def fold(items: Sequence[object], stored: Mapping[str, Item]) -> tuple[Message, 
         if not isinstance(item, Mapping):
             raise invalid(name, item, "an object")
         if item.get("type") == "item_reference":
-            item = _referred(name, item, stored)
+            item = _follow_reference(name, item, stored)
         kind = item.get("type") or "message"
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
             known = ", ".join((*_READERS, "item_reference"))
-            raise unsupported(f"{name}.type", f"items of type {kind!r:.200} are not supported here, only {known}")
+            raise not_supported(f"{name}.type", f"items of type {kind!r:.200} are not supported here, only {known}")
         read(folding, name, item)
     return folding.messages()
 
@@ -84,7 +84,8 @@ class _Folding:
         self._number: str | None = None
 
     def messages(self) -> tuple[Message, ...]:
-        """All but answers that said nothing: reasoning of another model, which only that model can read."""
+        """All messages but answers without content: those hold reasoning of another model, which only that model can
+        read."""
         return tuple(message for message in self._messages if message["role"] != "assistant" or not _is_empty(message))
 
     def add(self, message: dict[str, Any]) -> None:
@@ -93,7 +94,7 @@ class _Folding:
             self._answer = None
 
     def answer(self, slot: str, item: Item) -> dict[str, Any]:
-        """The assistant message that an item belongs to which says its `slot`."""
+        """The assistant message to which an item for `slot` belongs."""
         number = _number(item)
         if self._answer is None or not self._joins(self._answer, slot, number):
             self._answer, self._number = {"role": "assistant", "content": None}, None
@@ -121,7 +122,7 @@ def _is_empty(answer: Message) -> bool:
     return answer["content"] is None and not answer.get("reasoning_content") and not answer.get("tool_calls")
 
 
-def _referred(name: str, reference: Item, stored: Mapping[str, Item]) -> Item:
+def _follow_reference(name: str, reference: Item, stored: Mapping[str, Item]) -> Item:
     item = stored.get(str(reference.get("id")))
     if item is None:
         raise ApiError(

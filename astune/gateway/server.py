@@ -14,7 +14,9 @@ import uvicorn
 
 from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp, openai_app
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.gateway.http import refuse
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.serving import BACKLOG, bound_socket, server_config, url_of
 
 
 class HttpServer:
@@ -34,7 +36,8 @@ class HttpServer:
             raise RolloutError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
         self._socket.listen(BACKLOG)
         self.origin = url_of(host, self._socket)
-        config = server_config(app.asgi, log_config=None)
+        guarded = Guarded(app.asgi, refuse, any_name=True, any_type=True)  # the token in the URL is what no page has
+        config = server_config(guarded, log_config=None)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="astune-http", daemon=True
@@ -49,9 +52,17 @@ class HttpServer:
         self._socket.close()
 
 
-@functools.cache
+_making = threading.Lock()
+
+
 def http_server() -> HttpServer:
-    """The server of this process."""
+    """The server of this process. Threads may ask for it at the same time."""
+    with _making:
+        return _make()
+
+
+@functools.cache
+def _make() -> HttpServer:
     server = HttpServer(openai_app())
     atexit.register(server.close)
     return server

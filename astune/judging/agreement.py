@@ -1,8 +1,10 @@
-"""Agreement of a judge with labels: figures, and their intervals.
+"""Agreement of a judge with labels: figures, their intervals, and the calibration of rewards.
 
     labels = [True, True, False, False]         what people say
     given = [True, False, False, False]         what the judge says
     cohen_kappa(labels, given)                  0.5: half way from chance to perfect
+    calibration_error(calibration_bins([0.9, 0.8, 0.1], [True, True, False], count=2))
+                                                0.13: of the answers that get 0.7, 70 % should be right
 
 An example of which a judge could not tell has no place in either list: it is neither agreement nor disagreement, and
 is to be counted beside the figures. A figure is None where the data do not say what it is: kappa, for example, where
@@ -48,14 +50,14 @@ def wilson(successes: float, n: float) -> Interval:
     return (max(0.0, low) if successes else 0.0), (min(1.0, high) if successes < n else 1.0)
 
 
-def clustered_wilson(right: Sequence[bool], clusters: Sequence[Hashable]) -> Interval:
+def wilson_by_cluster(right: Sequence[bool], clusters: Sequence[Hashable]) -> Interval:
     """`wilson` of the share of `right` where examples of a cluster, such as answers to one task, go together: of as
     many independent examples as the clusters are worth (Kish's design effect; Korn and Graubard, 1998), at most all.
     Where all are alike, nothing tells how much they go together, and each cluster counts once.
 
     Ten tasks with four answers each, right on all answers or on none: about as wide as ten examples.
     """
-    same_length("clustered_wilson", right, clusters)
+    same_length("wilson_by_cluster", right, clusters)
     n, total = len(right), sum(right)
     share = total / n if n else 0.0
     off: dict[Hashable, float] = defaultdict(float)
@@ -107,7 +109,7 @@ def _members(clusters: Sequence[Hashable]) -> list[list[int]]:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, linear between neighbours."""
+    """A quantile of sorted values, linear between neighbours."""
     place = share * (len(values) - 1)
     below = math.floor(place)
     above = min(below + 1, len(values) - 1)
@@ -130,12 +132,12 @@ class Confusion(Generic[C]):
         return sum(self.counts[name, name] for name in self.classes)
 
     def precision(self, name: C) -> float | None:
-        """Of those that the judge calls `name`, the share that is."""
+        """The share of the examples that the judge calls `name` whose label is `name`."""
         called = sum(self.counts[label, name] for label in self.classes)
         return self.counts[name, name] / called if called else None
 
     def recall(self, name: C) -> float | None:
-        """Of those that are `name`, the share that the judge calls so."""
+        """The share of the examples with the label `name` that the judge calls `name`."""
         are = sum(self.counts[name, given] for given in self.classes)
         return self.counts[name, name] / are if are else None
 
@@ -213,3 +215,49 @@ def same_length(name: str, first: Sequence[object], second: Sequence[object]) ->
     """ValueError that begins with `name` for two lists that cannot be about the same examples."""
     if len(first) != len(second):
         raise ValueError(f"{name}: {len(first)} and {len(second)} values, expected as many of both")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The `n` answers with a reward from `low` up to `high`: below it, or at most it in the last bin."""
+
+    low: float
+    high: float
+    n: int
+    right: int
+    mean_reward: float
+    interval: Interval
+    """Of the share that is right, by `wilson`."""
+
+    @property
+    def share(self) -> float:
+        return self.right / self.n
+
+
+def calibration_bins(rewards: Sequence[float], right: Sequence[bool], count: int = 10) -> list[Bin]:
+    """Bins of equal width from 0 to 1, those without answers left out. ValueError for a reward outside of 0 to 1.
+
+    >>> [(bin.low, bin.n, bin.right) for bin in calibration_bins([0.9, 0.8, 0.1], [True, False, False], count=2)]
+    [(0.0, 1, 0), (0.5, 2, 1)]
+    """
+    if len(rewards) != len(right):
+        raise ValueError(f"calibration_bins: {len(rewards)} rewards and {len(right)} labels")
+    members: list[list[int]] = [[] for _ in range(count)]
+    for index, reward in enumerate(rewards):
+        if not 0 <= reward <= 1:
+            raise ValueError(f"calibration_bins: reward {reward} is not from 0 to 1")
+        members[min(int(reward * count), count - 1)].append(index)
+    return [_bin(place, count, found, rewards, right) for place, found in enumerate(members) if found]
+
+
+def _bin(place: int, count: int, members: list[int], rewards: Sequence[float], right: Sequence[bool]) -> Bin:
+    n, are_right = len(members), sum(right[index] for index in members)
+    mean = math.fsum(rewards[index] for index in members) / n
+    return Bin(place / count, (place + 1) / count, n, are_right, mean, wilson(are_right, n))
+
+
+def calibration_error(bins: Sequence[Bin]) -> float | None:
+    """Expected calibration error (Naeini et al., 2015): how far the mean reward of a bin is from the share that is
+    right in it, over all answers. None without answers."""
+    n = sum(bin.n for bin in bins)
+    return math.fsum(bin.n * abs(bin.mean_reward - bin.share) for bin in bins) / n if n else None

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from astune.errors import TaskError
 from astune.judging.agreement import (
+    Bin,
     Confusion,
     Interval,
     bootstrap_interval,
-    clustered_wilson,
+    calibration_bins,
+    calibration_error,
     cohen_kappa,
     confusion,
     quadratic_kappa,
+    wilson_by_cluster,
 )
-from astune.judging.calibration import Bin, calibration_bins, calibration_error
 from astune.judging.ranking import Concordance, concordance, spearman
-from astune.task_judge.judging_cost import judging_cost, metric_values
+from astune.task_judge.judge_base import judging_cost, metric_values
 from astune.types import Verdict
 
 Outcome = Verdict | Exception
@@ -106,7 +110,7 @@ class JudgeFigures:
 
 
 def accepts(verdict: Verdict, pass_reward: float) -> bool:
-    """Whether the judge takes the answer for right: what it says, else whether the reward is `pass_reward` or more."""
+    """True if the judge takes the answer for right: as it says, else if the reward is `pass_reward` or more."""
     return verdict.reward >= pass_reward if verdict.passed is None else verdict.passed
 
 
@@ -127,7 +131,7 @@ def judge_figures(
     rewards, tasks = [float(verdict.reward) for verdict in verdicts], [label.task_id for label in known]
     values, in_range = [label.value for label in known], all(0 <= reward <= 1 for reward in rewards)
     table = confusion(right, given, (True, False))
-    scaled = _scaled(values, [label.value for label in labels]) if in_range and graded else []
+    scaled = _scale_to_one(values, [label.value for label in labels]) if in_range and graded else []
     bins = tuple(calibration_bins(rewards, right)) if in_range else ()
     count, of_a_task, pairwise = _pairwise(values, rewards, tasks)
     lengths = [float(label.length) for label in known]
@@ -139,9 +143,9 @@ def judge_figures(
         confusion=table,
         accuracy=_accuracy(right, given, tasks),
         right_of_all=table.agreed / len(labels) if labels else None,
-        kappa=_resampled(cohen_kappa, right, given, tasks),
-        spearman=_resampled(spearman, values, rewards, tasks) if graded else Estimate(None),
-        quadratic_kappa=_resampled(quadratic_kappa, scaled, rewards, tasks) if scaled else Estimate(None),
+        kappa=_estimate(cohen_kappa, right, given, tasks),
+        spearman=_estimate(spearman, values, rewards, tasks) if graded else Estimate(None),
+        quadratic_kappa=_estimate(quadratic_kappa, scaled, rewards, tasks) if scaled else Estimate(None),
         pairs=count,
         pairs_of_a_task=of_a_task,
         pairwise=pairwise,
@@ -160,10 +164,10 @@ def _accuracy(right: Sequence[bool], given: Sequence[bool], tasks: Sequence[str]
     if not right:
         return Estimate(None)
     agreed = [label == said for label, said in zip(right, given, strict=True)]
-    return Estimate(sum(agreed) / len(agreed), clustered_wilson(agreed, tasks))
+    return Estimate(sum(agreed) / len(agreed), wilson_by_cluster(agreed, tasks))
 
 
-def _resampled(
+def _estimate(
     figure: Callable[[Sequence[float], Sequence[float]], float | None],
     labels: Sequence[float],
     given: Sequence[float],
@@ -176,7 +180,7 @@ def _resampled(
     return Estimate(value, None if value is None else bootstrap_interval(of, len(labels), clusters=tasks))
 
 
-def _scaled(values: Sequence[float], all_values: Sequence[float]) -> list[float]:
+def _scale_to_one(values: Sequence[float], all_values: Sequence[float]) -> list[float]:
     """`values` on a scale from 0 to 1, from the lowest to the highest label; empty if all labels are the same."""
     low, high = min(all_values, default=0.0), max(all_values, default=0.0)
     return [(value - low) / (high - low) for value in values] if high > low else []
@@ -224,3 +228,16 @@ def _usage(verdicts: Sequence[Verdict], n: int, seconds: float) -> JudgeUsage:
         tokens=per_thousand.get("tokens"),
         cost=per_thousand.get("cost"),
     )
+
+
+def check_one_scale(labels: Sequence[tuple[str, object]]) -> None:
+    """Labels with their places. Raises TaskError where true or false stands beside numbers other than 0 and 1: is true
+    the best of such a scale, or its 1?"""
+    truths = [(place, label) for place, label in labels if isinstance(label, bool)]
+    numbers = [(place, label) for place, label in labels if isinstance(label, int | float) and label not in (0, 1)]
+    if truths and numbers:
+        (there, truth), (here, number) = truths[0], numbers[0]
+        raise TaskError(
+            f"{here}: the label {number:g} is on a scale, but {there} has {json.dumps(truth)}; expected numbers in "
+            "all lines of the file, or true and false in all"
+        )

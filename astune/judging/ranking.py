@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from astune.judging.agreement import same_length
+from astune.support.statistics import without_noise
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def concordance(labels: Sequence[float], scores: Sequence[float]) -> Concordance
     Concordance(concordant=2, discordant=0, tied=1)
     """
     same_length("concordance", labels, scores)
+    scores = without_noise(scores)
     below: list[float] = []  # scores of examples with a lower label, sorted: ranks are found by bisection
     concordant = discordant = tied = 0
     for _, equal in groupby(sorted(zip(labels, scores, strict=True)), key=lambda pair: pair[0]):
@@ -67,7 +69,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     same_length("spearman", first, second)
     if len(first) < 2:
         return None
-    ranks = [_ranks(first), _ranks(second)]
+    ranks = [_ranks(without_noise(first)), _ranks(without_noise(second))]
     middle = (len(first) + 1) / 2
     together = math.fsum((a - middle) * (b - middle) for a, b in zip(*ranks, strict=True))
     spread = math.prod(math.fsum((rank - middle) ** 2 for rank in side) for side in ranks)

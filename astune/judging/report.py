@@ -63,7 +63,7 @@ class JudgeReport:
     def failures(self, judge: int) -> list[Mistake]:
         """Answers of which the judge could not tell, in the order of the file."""
         return [
-            Mistake(number, label.task_id, label.value, label.right, None, None, _named(said))
+            Mistake(number, label.task_id, label.value, label.right, None, None, f"{type(said).__name__}: {said}")
             for number, (label, said) in enumerate(self._pairs(judge), start=1)
             if isinstance(said, Exception)
         ]
@@ -116,7 +116,3 @@ class JudgeReport:
             "disagreements": [asdict(mistake) for mistake in self.disagreements(judge)],
             "failures": [asdict(mistake) for mistake in self.failures(judge)],
         }
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

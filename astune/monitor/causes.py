@@ -43,10 +43,10 @@ class Cause:
         if len(message) > MOST_CHARACTERS:
             message = f"{message[:MOST_CHARACTERS]}..."
         what = f"{self.stage}: {self.kind}: {message}".rstrip(": ")
-        return f"{what} ({_shown(self.place)})" if self.place else what
+        return f"{what} ({_shorten_place(self.place)})" if self.place else what
 
 
-def _shown(place: str) -> str:
+def _shorten_place(place: str) -> str:
     """The file as seen from the working directory, where it lies in it."""
     path = Path(place)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else place

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +21,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         raise RunFolderError(
-            f"{path} cannot be written ({why}). Make room, or let the user of this process write there; what the run "
-            "had saved before is whole, and --resume goes on from its newest checkpoint"
+            f"{path} cannot be written ({why}). Make room, or let the user of this process write there; what was saved "
+            "before is whole: --resume goes on from a run's newest checkpoint, a later commit from the newest version"
         ) from error
 
 
@@ -42,6 +44,17 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def follow_umask(folder: Path) -> None:
+    """Give the weights in `folder`, which safetensors makes for its user alone, the rights that any new file has
+    there."""
+    new = folder / f".rights-{uuid.uuid4().hex}"
+    new.touch()
+    rights = stat.S_IMODE(new.stat().st_mode)
+    new.unlink()
+    for file in folder.glob("*.safetensors"):
+        file.chmod(rights)
 
 
 def checksums(folder: Path) -> dict[str, str]:

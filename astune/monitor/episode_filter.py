@@ -95,7 +95,9 @@ def _condition(piece: str, text: str) -> Filter:
     if value[0] in "\"'" and value[-1] == value[0] and len(value) > 1:
         value = value[1:-1]
     holds = (
-        _number(name, compared, value, piece, text) if name in _NUMBERS else _text(name, compared, value, piece, text)
+        _number_filter(name, compared, value, piece, text)
+        if name in _NUMBERS
+        else _text_filter(name, compared, value, piece, text)
     )
     return (lambda record: not holds(record)) if negated else holds
 
@@ -107,7 +109,7 @@ def _flag(name: str, negated: bool, piece: str, text: str) -> Filter:
     return lambda record: _FLAGS[name](record) is (not negated)
 
 
-def _number(name: str, compared: str, value: str, piece: str, text: str) -> Filter:
+def _number_filter(name: str, compared: str, value: str, piece: str, text: str) -> Filter:
     try:
         wanted = float(value)
     except ValueError:
@@ -120,7 +122,7 @@ def _number(name: str, compared: str, value: str, piece: str, text: str) -> Filt
     return holds
 
 
-def _text(name: str, compared: str, value: str, piece: str, text: str) -> Filter:
+def _text_filter(name: str, compared: str, value: str, piece: str, text: str) -> Filter:
     if name not in _TEXTS:
         raise _wrong(text, f"{piece!r}: {name} is true or not and takes no value, as {name!r} or 'not {name}'")
     if compared not in ("=", "==", "!="):

@@ -2,29 +2,31 @@
 
     {"step": 3, "phase": "train", "episode_id": "...", "task_id": "...", "reward": 1.0, "passed": true,
      "stop_reason": "completed", "error": null, "answer": "42", "verdict": {...}, "metrics": {...}, "task": {...},
-     "turns": [{"agent": "solver", "messages_kept": 2, "messages": [...], "response": {...}, ...}, ...],
+     "turns": [{"agent": "solver", "messages": [[0, 0, 2], {...}], "response": {...}, ...}, ...],
      "timelines": [{"agent": "solver", "fork": null, "tokens_kept": 0, "token_ids": [...],
                     "spans": [{"turn": 0, "logprobs": [...], ...}, ...]}]}
 
-A turn's `messages` are those after the first `messages_kept` of the same agent's turn before, and `tools` is left out
-where it did not change. In the same way a timeline's `token_ids` are those after the first `tokens_kept` of the same
-agent's timeline before, and a shared span leaves its logprobs to the span of its turn that is not. So ids stand once; a
-turn holds ids of its own only if no span has it. An episode in an environment has `env_score` and `env_error` too, one
-whose tool results were seen `tools`: {"calculator": {"calls": 3, "errors": 1, "message": "..."}}.
+Nothing stands twice, so that a line is as long as what is new in each turn. A turn's `messages` are those that nobody
+has said before, and by turn, start and stop those that an earlier one has (see `said`). In the same way a timeline's
+`token_ids` are those after the first `tokens_kept`, and its `spans` those after the first `spans_kept`, of the timeline
+`of`: its number, left out where it is the one before of the same agent. A shared span leaves its logprobs to the span
+of its turn that is not; a turn holds ids of its own only if no span has it. An episode in an environment has
+`env_score` and `env_error` too, one whose tool results were seen `tools`: {"calculator": {"calls": 3, "errors": 1,
+"message": "..."}}.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from astune.monitor.jsonl import LineFile, broken_line, keep_lines, plain, plain_foreign, read_lines
+from astune.monitor.jsonl import LineFile, keep_lines, line_error, plain, plain_foreign, read_lines
 from astune.monitor.run_dir import RunDir
-from astune.support.sequences import common_start
-from astune.token_ids import WIDTH, Logprobs, TokenIds, shared_bytes
+from astune.monitor.said import ReadTurns, SaidBefore
+from astune.token_ids import WIDTH, Logprobs, TokenIds, count_shared_bytes
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, ToolUse, Turn, Verdict, WorkflowOutput
 
 LOGPROB_DIGITS = 5
@@ -64,8 +66,8 @@ class EpisodeLog:
         self._files: dict[str, LineFile] = {}
 
     def write(self, episode: Episode, *, step: int, phase: str) -> None:
-        """What is not JSON in the answer or the task's row is written as text; logprobs keep five digits. Raises
-        RunFolderError where the disk does not take it."""
+        """Write a line. Values in the answer or the task's row that are not JSON are written as text; logprobs keep
+        five digits. Raises RunFolderError where the disk does not take it."""
         if phase not in self._files:
             self._files[phase] = LineFile(episodes_path(self._folder, phase))
         row = episode_to_row(EpisodeRecord(step, phase, episode))
@@ -115,7 +117,7 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
         try:
             yield episode_from_row(row)
         except UNREADABLE as error:
-            raise broken_line(path, number, f"not an episode ({type(error).__name__}: {error})") from error
+            raise line_error(path, number, f"not an episode ({type(error).__name__}: {error})") from error
 
 
 def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
@@ -161,16 +163,14 @@ def _verdict_to_row(verdict: Verdict) -> dict[str, Any]:
 
 
 def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
-    found = _ids_in_timelines(episode.timelines)
+    found = _turns_in_timelines(episode)
+    said = SaidBefore()
     rows = []
-    former: dict[str, Turn] = {}
     for index, turn in enumerate(episode.turns):
-        before = former.get(turn.agent)
-        kept = 0 if before is None else common_start(before.messages, turn.messages)
+        messages, new_tools = said.add(turn)
         row: dict[str, Any] = {
             "agent": turn.agent,
-            "messages_kept": kept,
-            "messages": turn.messages[kept:],
+            "messages": messages,
             "response": turn.response,
             "finish_reason": turn.finish_reason,
             "policy_version": turn.policy_version,
@@ -181,49 +181,79 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
             "follows": turn.follows,
             "call": turn.call,
         }
-        if turn.tools != (() if before is None else before.tools):
-            row["tools"] = turn.tools
-        if found.get(index) != (turn.prompt_ids, turn.output_ids, turn.logprobs):
+        if turn.unread:
+            row["unread"] = True
+        row |= new_tools
+        if index not in found:
             row |= {"prompt_ids": list(turn.prompt_ids), "output_ids": list(turn.output_ids)}
-            row["logprobs"] = _rounded(turn.logprobs)
+            row["logprobs"] = _round_logprobs(turn.logprobs)
         rows.append(row)
-        former[turn.agent] = turn
     return rows
 
 
-_Ids = tuple[Sequence[int], Sequence[int], Sequence[float]]
-
-
-def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, _Ids]:
-    """Per turn number its prompt, output and logprobs, as the first span that it wrote has them."""
-    found: dict[int, _Ids] = {}
-    for timeline in timelines:
-        ids = tuple(timeline.token_ids)
-        for span in timeline.spans:
-            found.setdefault(span.turn, (ids[: span.start], ids[span.start : span.stop], span.logprobs))
+def _turns_in_timelines(episode: Episode) -> set[int]:
+    """Numbers of the turns whose ids and logprobs are those of the first span that has their number."""
+    met, found = set[int](), set[int]()
+    for timeline in episode.timelines:
+        ids = TokenIds.of(timeline.token_ids)
+        data, links = ids.packed(), ids.links()
+        link: TokenIds | None = ids
+        for span in reversed(timeline.spans):
+            if span.turn in met or span.turn >= len(episode.turns):
+                continue
+            met.add(span.turn)
+            turn = episode.turns[span.turn]
+            while link is not None and len(link) > span.start:
+                link, _ = next(links, (None, None))
+            start, stop = span.start * WIDTH, span.stop * WIDTH
+            # Most prompts are a part of the rope, and need not be looked through.
+            same_prompt = turn.prompt_ids is link or turn.prompt_ids == TokenIds.from_packed(data[:start])
+            same_output = turn.output_ids == TokenIds.from_packed(data[start:stop])
+            if same_prompt and same_output and (turn.logprobs is span.logprobs or turn.logprobs == span.logprobs):
+                found.add(span.turn)
     return found
 
 
-def _rounded(logprobs: Sequence[float]) -> list[float]:
+def _round_logprobs(logprobs: Sequence[float]) -> list[float]:
     return [round(logprob, LOGPROB_DIGITS) for logprob in logprobs]
 
 
 def _timelines_to_rows(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     rows = []
-    former: dict[str, bytes] = {}
-    own = {span.turn for timeline in timelines for span in timeline.spans if not span.shared}
-    for timeline in timelines:
+    latest: dict[str, int] = {}
+    links: dict[tuple[str, int], int] = {}  # an agent's first timeline that has a part of a rope, by id() of the part
+    owners = {span.turn for timeline in timelines for span in timeline.spans if not span.shared}
+    for number, timeline in enumerate(timelines):
+        row: dict[str, Any] = {"agent": timeline.agent, "fork": timeline.fork}
+        of = latest.get(timeline.agent)
         data = TokenIds.of(timeline.token_ids).packed()
-        kept = shared_bytes(former.get(timeline.agent, b""), data)
-        former[timeline.agent] = data
-        spans = []
-        for span in timeline.spans:
-            known = span.shared and span.turn in own
-            spans.append({**vars(span), "logprobs": None if known else _rounded(span.logprobs)})
-        ids = list(TokenIds.from_packed(data[kept:]))
-        row = {"agent": timeline.agent, "fork": timeline.fork, "tokens_kept": kept // WIDTH, "token_ids": ids}
-        rows.append({**row, "spans": spans})
+        kept = 0 if of is None else count_shared_bytes(TokenIds.of(timelines[of].token_ids).packed(), data)
+        for link, _ in TokenIds.of(timeline.token_ids).links():
+            if links.setdefault((timeline.agent, id(link)), number) != number:
+                if len(link) > kept // WIDTH:
+                    row["of"] = of = links[timeline.agent, id(link)]
+                    kept = count_shared_bytes(TokenIds.of(timelines[of].token_ids).packed(), data)
+                break
+        before = None if of is None else timelines[of]
+        row |= {"tokens_kept": kept // WIDTH, "token_ids": list(TokenIds.from_packed(data[kept:]))}
+        spans_kept = 0 if before is None else _count_same_spans(before.spans, timeline.spans)
+        if spans_kept:
+            row["spans_kept"] = spans_kept
+        row["spans"] = []
+        for span in timeline.spans[spans_kept:]:
+            known = span.shared and span.turn in owners
+            row["spans"].append({**vars(span), "logprobs": None if known else _round_logprobs(span.logprobs)})
+        latest[timeline.agent] = number
+        rows.append(row)
     return rows
+
+
+def _count_same_spans(before: Sequence[Span], spans: Sequence[Span]) -> int:
+    """Count the shared spans at the start of `spans` that are those of `before`."""
+    for count, (old, new) in enumerate(zip(before, spans, strict=False)):
+        if not new.shared or old.logprobs is not new.logprobs or (old.turn, old.start) != (new.turn, new.start):
+            return count
+    return min(len(before), len(spans))
 
 
 def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
@@ -232,11 +262,11 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
     if output is not None:
         output = WorkflowOutput(**{"answer": row["answer"], **output})
     if verdict is not None:
-        verdict = Verdict(reward=_number(row["reward"]), passed=row["passed"], **verdict)
+        verdict = Verdict(reward=_read_number(row["reward"]), passed=row["passed"], **verdict)
     episode = Episode(
         episode_id=row["episode_id"],
         task=Task(**{**row["task"], "messages": tuple(row["task"]["messages"])}),
-        turns=_turns_from_rows(row["turns"], _ids_in_timelines(timelines)),
+        turns=_turns_from_rows(row["turns"], timelines),
         timelines=timelines,
         stop_reason=StopReason(row["stop_reason"]),
         output=output,
@@ -253,36 +283,59 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
     return EpisodeRecord(row["step"], row["phase"], episode)
 
 
-def _turns_from_rows(rows: Sequence[Mapping[str, Any]], found: Mapping[int, _Ids]) -> tuple[Turn, ...]:
+def _turns_from_rows(rows: Sequence[Mapping[str, Any]], timelines: Sequence[Timeline]) -> tuple[Turn, ...]:
+    found = _ids_in_timelines(timelines)
     turns: list[Turn] = []
-    former: dict[str, Turn] = {}
+    read = ReadTurns()
     for index, row in enumerate(rows):
-        values = dict(row)
-        before = former.get(values["agent"])
-        number_kept = values.pop("messages_kept")
-        kept = () if before is None else before.messages[:number_kept]
-        if "output_ids" not in values:
+        values = {**row, "messages": read.messages(row), "tools": read.tools(row)}
+        values.pop("messages_kept", None)
+        if "output_ids" in values:
+            values["logprobs"] = list(map(_read_number, values["logprobs"]))
+        else:
             values |= dict(zip(("prompt_ids", "output_ids", "logprobs"), found[index], strict=True))
-        tools = tuple(values["tools"]) if "tools" in values else () if before is None else before.tools
-        values |= {"messages": (*kept, *values["messages"]), "tools": tools}
-        values["logprobs"] = list(map(_number, values["logprobs"]))
         turns.append(Turn(**values))
-        former[turns[-1].agent] = turns[-1]
+        read.add(turns[-1])
     return tuple(turns)
+
+
+def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, tuple[TokenIds, TokenIds, Sequence[float]]]:
+    """Per turn number its prompt, output and logprobs, as the first span that it wrote has them. Prompts share with the
+    timeline what they have of it."""
+    found = {}
+    for timeline in timelines:
+        ids = TokenIds.of(timeline.token_ids)
+        for span in timeline.spans:
+            if span.turn not in found:
+                prompt, whole = ids.start(span.start), ids.start(span.stop)
+                output = TokenIds.from_packed(
+                    whole.own if whole.before is prompt else whole.packed()[span.start * WIDTH :]
+                )
+                found[span.turn] = prompt, output, span.logprobs
+    return found
 
 
 def _timelines_from_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[Timeline, ...]:
     written = [values for row in rows for values in row["spans"] if values["logprobs"] is not None]
-    logprobs = {values["turn"]: Logprobs(map(_number, values["logprobs"])) for values in reversed(written)}
-    timelines = []
-    former: dict[str, list[int]] = {}
-    for row in rows:
-        ids = [*former.get(row["agent"], [])[: row["tokens_kept"]], *row["token_ids"]]
-        former[row["agent"]] = ids
-        spans = tuple(Span(**{**values, "logprobs": logprobs[values["turn"]]}) for values in row["spans"])
-        timelines.append(Timeline(row["agent"], ids, spans, row["fork"]))
+    logprobs = {values["turn"]: Logprobs(map(_read_number, values["logprobs"])) for values in reversed(written)}
+    shared: dict[int, Span] = {}
+    timelines: list[Timeline] = []
+    latest: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        of = row.get("of", latest.get(row["agent"]))
+        before = Timeline(row["agent"], (), ()) if of is None else timelines[of]
+        ids = TokenIds.of(before.token_ids).start(row["tokens_kept"]) + row["token_ids"]
+        spans = [_share_span(span, shared) for span in before.spans[: row.get("spans_kept", 0)]]
+        spans += [Span(**{**values, "logprobs": logprobs[values["turn"]]}) for values in row["spans"]]
+        timelines.append(Timeline(row["agent"], ids, tuple(spans), row["fork"]))
+        latest[row["agent"]] = number
     return tuple(timelines)
 
 
-def _number(value: float | None) -> float:
+def _share_span(span: Span, shared: dict[int, Span]) -> Span:
+    """`span` as other timelines have it, one object for all of them."""
+    return shared.setdefault(span.turn, span if span.shared else replace(span, shared=True))
+
+
+def _read_number(value: float | None) -> float:
     return math.nan if value is None else value

@@ -18,6 +18,7 @@ from typing import Any
 
 from astune.errors import RunFolderError
 from astune.monitor.disk import sync, writing
+from astune.ropes import Messages
 from astune.support.user_values import text_of
 
 DEEPEST = 100
@@ -52,8 +53,8 @@ class _Plain:
         if type(value) is float:
             return value if math.isfinite(value) else None
         if isinstance(value, (int, float, Integral, Real)):
-            return _number(value)
-        if isinstance(value, (Mapping, list, tuple)):
+            return _plain_number(value)
+        if isinstance(value, (Mapping, list, tuple, Messages)):
             if id(value) in around:
                 return f"<{type(value).__name__} that holds itself>"
             if len(around) == DEEPEST:
@@ -79,7 +80,7 @@ class _Plain:
         return [self.of(item, around) for item in value]
 
 
-def _number(value: Any) -> Any:
+def _plain_number(value: Any) -> Any:
     if isinstance(value, (int, Integral)):
         whole = int(value)
         return whole if whole.bit_length() <= LONGEST_INTEGER else hex(whole)
@@ -142,15 +143,15 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except READING as error:
-                raise broken_line(path, number, f"not JSON ({error})") from error
+                raise line_error(path, number, f"not JSON ({error})") from error
             if not isinstance(row, dict):
-                raise broken_line(path, number, f"expected a JSON object, found {type(row).__name__}")
+                raise line_error(path, number, f"expected a JSON object, found {type(row).__name__}")
             if not isinstance(row.get("step"), int):
-                raise broken_line(path, number, "expected a 'step', a whole number")
+                raise line_error(path, number, "expected a 'step', a whole number")
             yield row
 
 
-def broken_line(path: Path, number: int, what: str) -> RunFolderError:
+def line_error(path: Path, number: int, what: str) -> RunFolderError:
     return RunFolderError(
         f"{path}, line {number}: {what}. Something else than the run has changed the file, or its disk has: delete "
         f"that line (sed -i {number}d {path.name}), or put the file back as it was"

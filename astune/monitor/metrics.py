@@ -32,9 +32,9 @@ class MetricsLog:
         """`step` 0 is before the first update. NaN and infinities are written as null. Raises RunFolderError where the
         disk does not take it."""
         now = time.time()
-        self._file.append({"step": step, "time": round(now, 3), **values})
-        if self._events is not None:
+        if self._events is not None:  # first: what failed here is logged again, and a line stands once
             self._events.scalars(step, now, values)
+        self._file.append({"step": step, "time": round(now, 3), **values})
 
     def truncate_after(self, step: int) -> None:
         """Forgets what was logged after `step`: a run resumed from that checkpoint logs those steps again."""

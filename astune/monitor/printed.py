@@ -114,7 +114,8 @@ def episode_output() -> Iterator[EpisodeOutput]:
 
 
 def _stream_handlers() -> list[logging.StreamHandler[Any]]:
-    """Those that keep a stream. One that asks for `sys.stderr` each time, as Python's last resort, needs nothing."""
+    """The handlers that keep a stream. A handler that asks for `sys.stderr` each time, as Python's last resort, needs
+    nothing."""
     loggers = [logging.root, *logging.Logger.manager.loggerDict.values()]
     handlers = [handler for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers]
     return [one for one in handlers if isinstance(one, logging.StreamHandler) and "stream" in vars(one)]

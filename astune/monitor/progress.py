@@ -1,4 +1,5 @@
-"""The display of a run under way: bars on a terminal, lines elsewhere, a table at the end.
+"""The display of a run under way: bars on a terminal, lines elsewhere, a table at the end; and a look at each step that
+warns where a run goes on though it learns nothing.
 
 with Progress("auto") as progress:
     progress.run_started(config, run_dir, total_steps=60)
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Literal
 
@@ -20,13 +21,19 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from astune.config.schema import Config
+from astune.errors import TrainingError
 from astune.monitor.causes import Cause, Causes
+from astune.monitor.nothing_learned import UNJUDGED, why_nothing
 from astune.monitor.printed import EpisodeOutput, episode_output
 from astune.monitor.progress_view import RunState, evaluation_facts, final_table, status_panel, step_line
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure
+from astune.monitor.tool_failures import MANY_CALLS, ToolFailures
+from astune.support.run_log import shown
 from astune.support.terminal import Console, Text
 from astune.types import Episode, RunReport
+
+log = shown(__name__)
 
 ProgressMode = Literal["auto", "bar", "plain", "off"]
 
@@ -34,10 +41,11 @@ QUIET_SECONDS = 15.0
 """Longest time without a line where there are no bars."""
 MOST_CAUSES = 10
 """Causes of failure that are shown as they appear, and in the table at the end."""
-
-
-MANY_CALLS = 8
-"""Calls of a tool that all fail before a run says so."""
+PATIENCE = 3
+"""Steps in a row without anything learned after which a run says so."""
+UNREAD_SHARE = 0.1
+"""Part of the answers that meant to call a tool, of which no call could be read, that a run tells of, where these are
+at least `MANY_CALLS`."""
 
 
 class Progress:
@@ -49,8 +57,10 @@ class Progress:
         self._mode = ("bar" if self._console.is_terminal else "plain") if mode == "auto" else mode
         self._state = RunState()
         self.causes = Causes()
-        self._tools: dict[str, tuple[int, int]] = {}
-        """Calls and errors by tool."""
+        self.tools = ToolFailures()
+        self._unread, self._calling = 0, 0
+        """Answers with call marks and no call, and those with calls."""
+        self._told_of_unread = False
         self._shown = ExitStack()
         """The bars, and before them what stands in front of the process's output."""
         self._output: EpisodeOutput | None = None
@@ -63,8 +73,14 @@ class Progress:
         facts += f" · {total_steps} steps" if total_steps else ""
         self._print(Text.assemble((settings.project_name, "bold"), facts))
         self._print(Text(str(run_dir.path), "dim"))
+        log.info("%s%s", settings.project_name, facts)
         if self._mode == "bar":
-            live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=4, transient=True)
+            live = Live(
+                get_renderable=lambda: status_panel(self._state),
+                console=self._console,
+                refresh_per_second=4,
+                transient=True,
+            )
             self._shown.enter_context(live)
         self._output = self._shown.enter_context(episode_output())
 
@@ -79,49 +95,69 @@ class Progress:
             self._output.end(episode.episode_id)
         if not ahead:
             self._state.add(episode)
-        self._failed(self.causes.add(episode))
-        self._tools_failed(episode)
+        log.debug("%s: %s, reward %s", episode.episode_id, episode.stop_reason.value, episode.reward)
+        self._tell_failure(self.causes.add(episode))
+        self._warn(self.tools.add(episode))
+        self._calls_unread(episode)
         if time.monotonic() - self._last_line > QUIET_SECONDS:
-            self._line(Text(self._state.phase.line(), "dim"))
+            self._print_line(Text(self._state.phase.line(), "dim"))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         self._state.finish_step(step, metrics)
-        self._line(Text.from_markup(step_line(self._state, metrics)))
+        line = Text.from_markup(step_line(self._state, metrics))
+        log.info("%s", line.plain)
+        self._print_line(line)
+        self._warn(self.tools.end_phase())
 
     def evaluation_done(self, step: int, name: str, metrics: Mapping[str, float]) -> None:
         """`metrics` with or without the prefix `eval/<name>/`."""
-        values = {key.rpartition("/")[2]: value for key, value in metrics.items()}
+        values = {key.removeprefix(f"eval/{name}/"): value for key, value in metrics.items()}
         figure = "success" if "success" in values else "reward"
-        shown = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
+        value = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
         rest = "".join(f"  {part}" for part in evaluation_facts(figure, values))
         where = f" at step {step:<4} {name:<8} {figure} "
-        self._print(Text.assemble(("held-out", "cyan"), where, (shown, "bold"), (rest, "dim")))
+        self._print(Text.assemble(("held-out", "cyan"), where, (value, "bold"), (rest, "dim")))
+        log.info("held-out%s%s%s", where, value, rest)
+        self._warn(self.tools.end_phase(name))
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        for warning in warnings:
+            self.warn(warning)
 
     def note(self, text: str) -> None:
+        log.info("%s", text)
         self._print(Text.assemble(("note", "yellow"), f" {text}"))
 
     def warn(self, text: str) -> None:
+        log.warning("%s", text)
         self._print(Text.assemble(("warning", "bold yellow"), f" {text}"))
 
-    def _failed(self, cause: Cause | None) -> None:
+    def _tell_failure(self, cause: Cause | None) -> None:
         """Tells of a cause when the first episode meets it; the table at the end counts them."""
         if cause is None or len(self.causes.most) > MOST_CAUSES:
             return
+        log.warning("%s: %s", cause.episode_id, cause)
         self._print(Text.assemble(("failed", "bold red"), f" {cause.episode_id}: {cause}"))
         if len(self.causes.most) == MOST_CAUSES:
             self.note("other causes of failure are counted, and not shown as they appear any more")
 
-    def _tools_failed(self, episode: Episode) -> None:
-        """Tells once of a tool of which every call has failed so far."""
-        for name, use in episode.tools.items():
-            calls, errors = self._tools.get(name, (0, 0))
-            calls, errors = calls + use.calls, errors + use.errors
-            self._tools[name] = (calls, errors)
-            if errors == calls >= MANY_CALLS > calls - use.calls:
-                self.warn(f"all {calls} calls of the tool {name} have failed so far, as here: {use.message:.300}")
+    def _calls_unread(self, episode: Episode) -> None:
+        """Tells once of answers with call marks and no call, when there are many beside those with calls."""
+        unread = [turn for turn in episode.turns if turn.unread]
+        self._unread += len(unread)
+        self._calling += sum(bool(turn.response.get("tool_calls")) for turn in episode.turns)
+        often = self._unread >= max(MANY_CALLS, UNREAD_SHARE * (self._unread + self._calling))
+        if unread and often and not self._told_of_unread:
+            self._told_of_unread = True
+            said = unread[-1].response.get("content") or unread[-1].response.get("reasoning_content")
+            self.warn(
+                f"{self._unread} of {self._unread + self._calling} answers that meant to call a tool have call marks "
+                f"and no call, so the agent got text, as here: {said!r:.300}. See docs/zero_reward.md"
+            )
 
     def run_finished(self, report: RunReport) -> None:
         self.close()
+        log.info("%s after step %d", report.status, report.steps)
         self._print(final_table(report, self.causes.most[:MOST_CAUSES]), soft_wrap=False)
 
     def close(self) -> None:
@@ -135,10 +171,7 @@ class Progress:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _panel(self) -> RenderableType:
-        return status_panel(self._state)
-
-    def _line(self, text: RenderableType) -> None:
+    def _print_line(self, text: RenderableType) -> None:
         if self._mode == "plain":
             self._print(text)
 
@@ -150,3 +183,37 @@ class Progress:
             self._console.print(text, soft_wrap=soft_wrap)
         except OSError:
             self._mode = "off"
+
+
+class Learning:
+    """Looks at each step of a run as it ends.
+
+    learning.step_done(metrics)      # notes on the progress display why nothing is learned, or stops the run
+    """
+
+    def __init__(self, progress: Progress, max_unjudged_steps: int, max_failed_tool_steps: int = 0) -> None:
+        """The limits are those of `astune.trainer`; 0 never stops."""
+        self._progress, self._most, self._most_of_tools = progress, max_unjudged_steps, max_failed_tool_steps
+        self._in_a_row = self._unjudged_in_a_row = 0
+
+    def step_done(self, metrics: Mapping[str, float]) -> None:
+        """Raises TrainingError after `max_unjudged_steps` in a row without a verdict, and after
+        `max_failed_tool_steps` in which every call of a tool failed."""
+        why = why_nothing(metrics)
+        self._in_a_row = 0 if why is None else self._in_a_row + 1
+        self._unjudged_in_a_row = self._unjudged_in_a_row + 1 if why is UNJUDGED else 0
+        if self._unjudged_in_a_row == self._most > 0:
+            most = self._progress.causes.most
+            raise TrainingError(
+                f"nothing could be judged in {self._most} steps in a row (astune.trainer.max_unjudged_steps)"
+                f"{f'; most often {most[0][0]}' if most else ''}"
+            )
+        tools = self._progress.tools
+        for name, steps in tools.steps.items():
+            if steps >= self._most_of_tools > 0:
+                raise TrainingError(
+                    f"every call of the tool {name} failed in {steps} steps in a row "
+                    f"(astune.trainer.max_failed_tool_steps), the first with: {tools.first_failure(name)}"
+                )
+        if why is not None and self._in_a_row == PATIENCE:
+            self._progress.warn(f"nothing was learned in the last {PATIENCE} steps: {why}")

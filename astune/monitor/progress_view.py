@@ -97,7 +97,8 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training, by the last steps' mean; None before the first step is done and after the last."""
+        """Seconds of training that are left, by the mean of the last steps; None before the first step is done and
+        after the last."""
         if not self.step_seconds or self.step >= self.total_steps:
             return None
         return (self.total_steps - self.step) * sum(self.step_seconds) / len(self.step_seconds)
@@ -221,7 +222,7 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         facts.add_row("nothing learned", Text(summary["nothing_learned"], "bold yellow"))
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
-        parts += [_held_out_table(summary["held_out"]), ""]
+        parts += [_make_held_out_table(summary["held_out"]), ""]
     return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts), facts)
 
 
@@ -243,7 +244,7 @@ def _signal(groups: Mapping[str, int]) -> str:
 
 
 def evaluation_facts(figure: str, values: Mapping[str, float]) -> list[str]:
-    """What stands beside a figure of an evaluation: its interval, over how many tasks and attempts, its time.
+    """Facts beside a figure of an evaluation: its interval, the number of tasks and attempts, its time.
 
     >>> evaluation_facts("success", {"success_low": 0.8, "success_high": 1.0, "tasks": 9, "attempts": 9, "unjudged": 0})
     ['(80.0 to 100.0 %)', 'of 9 tasks']
@@ -269,27 +270,27 @@ def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
     return f"{text}, {unjudged:,.0f} of them unjudged" if unjudged else text
 
 
-def _held_out_table(held_out: Mapping[str, Any]) -> Table:
+def _make_held_out_table(held_out: Mapping[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("held-out")
     for name in ("before", "after", "best", "tasks"):
         table.add_column(name, justify="right")
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
-        before = _shown(row, first) if first and first["step"] == 0 else "-"
-        after = Text(_with_interval(row, last), "bold") if last and last["step"] > 0 else "-"
+        before = _show_point(row, first) if first and first["step"] == 0 else "-"
+        after = Text(_show_with_interval(row, last), "bold") if last and last["step"] > 0 else "-"
         at = f" step {best['step']}" if best else ""
         tasks = next((f"{point['tasks']:,.0f}" for point in (last, first) if point and "tasks" in point), "-")
-        best_shown = Text.assemble(_shown(row, best), (at, "dim"))
+        best_shown = Text.assemble(_show_point(row, best), (at, "dim"))
         table.add_row(f"{row['figure']}, {decoding}", before, after, best_shown, tasks)
     return table
 
 
-def _shown(row: Mapping[str, Any], point: Mapping[str, float] | None) -> str:
+def _show_point(row: Mapping[str, Any], point: Mapping[str, float] | None) -> str:
     return show_figure(row["figure"], point["value"]) if point else "-"
 
 
-def _with_interval(row: Mapping[str, Any], point: Mapping[str, float]) -> str:
+def _show_with_interval(row: Mapping[str, Any], point: Mapping[str, float]) -> str:
     if "low" not in point:
-        return _shown(row, point)
-    return f"{_shown(row, point)} ({show_interval(row['figure'], point['low'], point['high'])})"
+        return _show_point(row, point)
+    return f"{_show_point(row, point)} ({show_interval(row['figure'], point['low'], point['high'])})"

@@ -13,6 +13,8 @@ COUNTS = {
     "turns": "turns/total",
     "truncated": "turns/truncated",
     "lost_calls": "calls/lost",
+    "unread_calls": "calls/unread",
+    "unread_cut": "calls/unread_cut",
     "timelines": "timelines/total",
     "sampled": "tokens/sampled",
     "trained": "tokens/trained",
@@ -29,7 +31,8 @@ def sum_of_receipts(metrics: Metrics) -> dict[str, Any]:
     None if none did."""
     trained = [row for row in metrics if row.get("tokens/trained")]
     tokens = sum(row["tokens/trained"] for row in trained)
-    ages = [(row["policy_age/mean"], row["policy_age/max"], row["tokens/trained"]) for row in trained if _dated(row)]
+    dated = [row for row in trained if row.get("policy_age/mean") is not None]
+    ages = [(row["policy_age/mean"], row["policy_age/max"], row["tokens/trained"]) for row in dated]
     sums = [row["weight_sum"] for row in trained if row.get("weight_sum") is not None]
     return {
         **{name: int(_total(metrics, key)) for name, key in COUNTS.items()},
@@ -64,10 +67,6 @@ def _late(metrics: Metrics) -> dict[str, float]:
 def _of_kind(row: Mapping[str, Any], kind: str) -> float:
     late: float = row["stop/late"]
     return late if kind == "late" else row["episodes/total"] - late
-
-
-def _dated(row: Mapping[str, Any]) -> bool:
-    return row.get("policy_age/mean") is not None
 
 
 def _total(metrics: Metrics, key: str) -> float:
@@ -107,6 +106,9 @@ def _calls(receipt: Mapping[str, Any]) -> str:
         parts.append(f"{receipt['truncated']:,} cut off by a token limit")
     if receipt["lost_calls"]:
         parts.append(f"{receipt['lost_calls']:,} more without an answer")
+    if receipt["unread_calls"]:
+        cut = f" ({receipt['unread_cut']:,} of them cut off)" if receipt["unread_cut"] else ""
+        parts.append(f"{receipt['unread_calls']:,} answers with call marks and no call{cut}")
     return ", ".join(parts)
 
 
@@ -118,7 +120,7 @@ def _tokens(receipt: Mapping[str, Any]) -> str:
 
 
 def _cut_off(late: Mapping[str, float]) -> str:
-    """What those that were cut off had got to, beside the others: the kind that is missing in training."""
+    """Compare the episodes that were cut off with the others: they are the kind that training misses."""
     kinds = (("late", ""), ("in_time", "the others "))
     means = [
         f"{whose}{late[f'{kind}/seconds']:.1f} s and {late[f'{kind}/tokens']:.0f} tokens"

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
+import logging
+import os
 import re
+import shlex
 import shutil
+import socket
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
+from astune.config.clock import kept_clock, with_clock
 from astune.config.compare import changes
+from astune.config.load import LoadedConfig
 from astune.config.render import save_config as write_config
 from astune.config.schema import Config
 from astune.config.source import read_yaml
 from astune.errors import ConfigError, RunFolderError
 from astune.monitor.disk import checksums, sync, write_whole, writing, wrong_file
-from astune.monitor.run_lock import RunLock
 from astune.support.paths import MOST_BYTES, is_name
+from astune.support.run_log import close_log, open_log
 
 COMPLETE = "COMPLETE"
 """Marker file, written last: a checkpoint without it is half-written and never taken. It holds the checksums of the
@@ -51,6 +61,8 @@ class RunDir:
         a name that no folder can have.
         """
         run_dir = cls.reopen(config) if resume else cls._create(runs_folder(config), _name(config))
+        if not resume:
+            open_log(run_dir.path, as_json=config.astune.monitor.log_json)
         run_dir.save_config(config)
         return run_dir
 
@@ -64,6 +76,7 @@ class RunDir:
         except BaseException:
             run_dir.close()
             raise
+        open_log(run_dir.path, as_json=config.astune.monitor.log_json)
         return run_dir
 
     @classmethod
@@ -122,6 +135,7 @@ class RunDir:
     def discard(self) -> None:
         """Removes the folder of a run that ended before it began. One that has a checkpoint is kept."""
         if self.latest_checkpoint() is None:
+            close_log(self.path)
             shutil.rmtree(self.path)
 
     def _check_changes(self, config: Config) -> None:
@@ -193,7 +207,7 @@ class RunDir:
 
     def damage(self, path: Path) -> str | None:
         """The first file of a checkpoint which is not as it was written, and what is wrong; None if all are."""
-        return wrong_file(path, _written(path))
+        return wrong_file(path, _read_checksums(path))
 
     def check_checkpoint(self, path: Path) -> None:
         """Raises RunFolderError that names the file which is missing or not as it was written."""
@@ -208,6 +222,15 @@ class RunDir:
         for path in self.checkpoints_dir.glob("step_*"):
             if kept and path < kept[-1] and path not in spared:
                 _remove_checkpoint(path)
+
+
+def at_run_clock(loaded: LoadedConfig) -> LoadedConfig:
+    """`loaded` with the clock of its run: the one that is given, else that of the run which it goes on with, else the
+    time now. Raises ConfigError if there is no run to go on with."""
+    if not loaded.config.astune.resume:
+        return with_clock(loaded)
+    former = RunDir.newest(runs_folder(loaded.config), _name(loaded.config))
+    return with_clock(loaded, kept_clock(former.config_path))
 
 
 def runs_folder(config: Config) -> Path:
@@ -262,8 +285,8 @@ def _complete(path: Path) -> None:
     sync(path.parent)
 
 
-def _written(path: Path) -> dict[str, str]:
-    """The checksums of a checkpoint; none of one that an older ASTune has written."""
+def _read_checksums(path: Path) -> dict[str, str]:
+    """Read the checksums of a checkpoint; empty for one that an older ASTune has written."""
     lines = (path / COMPLETE).read_text(encoding="utf-8", errors="replace").splitlines()
     return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
 
@@ -273,3 +296,61 @@ def _remove_checkpoint(path: Path) -> None:
     (path / COMPLETE).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)
+
+
+logger = logging.getLogger(__name__)
+
+LOCK = "lock"
+"""Empty while nobody works in the folder, else it says who does."""
+
+
+class RunLock:
+    """Holds the folder until `release`, or until the process is gone, however it ended: the system gives the lock back.
+
+    Raises ConfigError that names the process that has it. Readers (`astune report`, `astune view`) need no lock.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / LOCK
+        with writing(path):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._close = weakref.finalize(self, os.close, self._file)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._file, 10_000).decode(errors="replace").strip() or "another process"
+            self._close()
+            raise ConfigError(
+                f"{folder} is in use by {holder}. Wait until that run has ended, or end it; without --resume a run "
+                "gets a folder of its own"
+            ) from None
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): a second run in it would not be noticed", folder, error)
+        _held.add(self)
+        now = datetime.now().isoformat(sep=" ", timespec="seconds")
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {now}: {shlex.join(sys.argv)}\n"
+        with writing(path):
+            os.truncate(self._file, 0)
+            os.write(self._file, holder.encode(errors="replace"))
+
+    def release(self) -> None:
+        """Safe to call twice."""
+        if self._close.alive:
+            # The file stays: with it removed, two processes could each lock one of that name.
+            os.truncate(self._file, 0)
+            self._close()
+
+    def forget(self) -> None:
+        """In a forked process, which would keep the lock when its parent is gone."""
+        self._close()
+
+
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in _held:
+        lock.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

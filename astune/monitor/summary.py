@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from astune.config.evaluation import aim_of, is_success, split_figure
 from astune.monitor import blocking
-from astune.monitor.best import best_so_far
+from astune.monitor.checkpoint_names import best_so_far
 from astune.monitor.metrics import read_metrics
 from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
 from astune.monitor.run_dir import RunDir
+from astune.support.statistics import MeanOverTasks
 from astune.types import RunReport
 
 
@@ -47,7 +50,36 @@ def decodings(metrics: Metrics) -> list[str]:
     """The evaluations of a run in the order of their first: ways of decoding as "greedy", of a set of held-out tasks
     with a name as "hard/greedy"."""
     keys = dict.fromkeys(key for row in metrics for key in row if key.startswith("eval/"))
-    return list(dict.fromkeys(key[len("eval/") :].rpartition("/")[0] for key in keys))
+    return list(dict.fromkeys(split_figure(key)[0].removeprefix("eval/") for key in keys))
+
+
+def figures_in(row: Mapping[str, Any], decoding: str) -> dict[str, MeanOverTasks]:
+    """The figures of an evaluation in a line of the metrics, as `rollout.metrics.name_ends` wrote them; of
+    a run of before intervals were told, none.
+
+    >>> row = {"step": 5, "eval/greedy/turns": 2.5, "eval/greedy/turns_tasks": 8.0, "eval/greedy/tasks": 9.0}
+    >>> figures_in(row, "greedy")
+    {'turns': MeanOverTasks(mean=2.5, interval=None, n=8)}
+    """
+    own = {name: row[key] for key in row if (name := _own_name(key, decoding)) is not None and _is_number(row[key])}
+    figures = [name for name in own if f"{name}_tasks" in own]
+    found = {}
+    for name in figures:
+        low, high, tasks = (None if f"{name}_{e}" in figures else own.get(f"{name}_{e}") for e in ENDS)
+        found[name] = MeanOverTasks(own[name], None if low is None or high is None else (low, high), int(tasks or 0))
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+ENDS = ("low", "high", "tasks")
+
+
+def _own_name(key: str, decoding: str) -> str | None:
+    evaluation, name = split_figure(key)
+    return name if evaluation == f"eval/{decoding}" else None
 
 
 def summarize(metrics: Metrics) -> dict[str, Any]:
@@ -64,7 +96,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
     evaluation = sum(_total(metrics, f"eval/{decoding}/seconds") for decoding in decodings(metrics))
     stops = sorted({key for row in metrics for key in row if key.startswith("stop/")})
     return {
-        "held_out": {decoding: _held_out(metrics, decoding) for decoding in decodings(metrics)},
+        "held_out": {decoding: _summarize_held_out(metrics, decoding) for decoding in decodings(metrics)},
         "steps": max((step for step, _ in series(metrics, "time/step")), default=0),
         "episodes": int(_total(metrics, "episodes/total")),
         "failed": int(_total(metrics, "episodes/failed")),
@@ -74,7 +106,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
         "receipt": sum_of_receipts(metrics),
         "groups": {name: int(_total(metrics, f"groups/{name}")) for name in ("used", "no_signal")},
         "judging": _judging(metrics),
-        "blocked": blocked(metrics),
+        "blocked": sum_blocked(metrics),
         "tools": _tools(metrics),
         "idle_steps": {reason.what: count for reason, count in idle_steps(metrics)},
         "nothing_learned": "" if why is None else str(why),
@@ -89,7 +121,7 @@ def summarize(metrics: Metrics) -> dict[str, Any]:
 
 
 def stages_of(metrics: Metrics, methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each stage its `method`, its steps, and by evaluation the figure after its last one, where there is one."""
+    """The stages of a run: for each its `method`, its steps, and for each evaluation the figure after the last step."""
     found = []
     for number, method in enumerate(methods, start=1):
         steps = [row["step"] for row in metrics if row.get("stage") == number]
@@ -139,9 +171,9 @@ def show_judging(judging: Mapping[str, float]) -> str:
     return f"{calls:,} calls of other models, {cached:,} replies from the cache, {tokens:,} tokens, {cost}"
 
 
-def blocked(metrics: Metrics) -> dict[str, float]:
-    """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first. Those
-    of which a run does not tell while it goes are left out: on a busy machine any line takes its tenth of a second."""
+def sum_blocked(metrics: Metrics) -> dict[str, float]:
+    """Seconds for which lines of the user's code, `file:line`, kept the event loop from turning, the worst first. Short
+    ones, of which a run does not warn, are left out: on a busy machine any line takes its tenth of a second."""
     keys = {key for row in metrics for key in row if key.startswith("blocked/")}
     seconds = {key.partition("/")[2]: _total(metrics, key) for key in keys}
     return dict(
@@ -149,23 +181,44 @@ def blocked(metrics: Metrics) -> dict[str, float]:
     )
 
 
-def _tools(metrics: Metrics) -> dict[str, dict[str, int]]:
-    """Calls and errors by tool, those that failed most first."""
+def _tools(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """The tools that were called: for each its calls, its errors, the steps in which every call failed, and the last
+    step in which it was offered (None if it still was, or not at every step before). Tools that failed most come
+    first."""
     names = {key.removeprefix("tools/calls/") for row in metrics for key in row if key.startswith("tools/calls/")}
-    uses = {
-        name: {what: int(_total(metrics, f"tools/{what}/{name}")) for what in ("calls", "errors")} for name in names
-    }
+    played = [step for step, _ in series(metrics, "episodes/total")]
+    uses: dict[str, dict[str, Any]] = {}
+    for name in names:
+        errors = dict(series(metrics, f"tools/errors/{name}"))
+        calls = series(metrics, f"tools/calls/{name}")
+        throughout = [step for step, count in calls if count and errors.get(step) == count]
+        uses[name] = {"calls": int(sum(count for _, count in calls)), "errors": int(sum(errors.values()))}
+        offered = [step for step, _ in series(metrics, f"tools/offered/{name}")]
+        ends = offered == played[: len(offered)] and 0 < len(offered) < len(played)
+        uses[name] |= {"throughout": throughout, "last_offered": offered[-1] if ends else None}
     return dict(sorted(uses.items(), key=lambda item: (-item[1]["errors"], item[0])))
 
 
-def show_tools(tools: Mapping[str, Mapping[str, int]]) -> str:
-    """Those that failed.
+def show_tools(tools: Mapping[str, Mapping[str, Any]], first: Mapping[str, str] | None = None) -> str:
+    """Show the tools that failed or are gone. `first` has the message of a tool's first step in which every call
+    failed.
 
     >>> show_tools({"search": {"calls": 40, "errors": 40}, "calculator": {"calls": 9, "errors": 0}})
     '40 of 40 calls of search failed'
+    >>> show_tools({"search": {"calls": 40, "errors": 30, "throughout": [3, 4, 7]}}, {"search": "no network"})
+    '30 of 40 calls of search failed, in 3 steps, 3 to 7, all of them, as here: no network'
     """
-    failed = [(name, use) for name, use in tools.items() if use["errors"]]
-    return ", ".join(f"{use['errors']:,} of {use['calls']:,} calls of {name} failed" for name, use in failed)
+    failed = [_show_failed_tool(name, use, (first or {}).get(name)) for name, use in tools.items() if use["errors"]]
+    gone = [(name, step) for name, use in tools.items() if (step := use.get("last_offered")) is not None]
+    return ", ".join([*failed, *(f"{name} was not offered any more after step {step}" for name, step in gone)])
+
+
+def _show_failed_tool(name: str, use: Mapping[str, Any], first: str | None) -> str:
+    text = f"{use['errors']:,} of {use['calls']:,} calls of {name} failed"
+    if (steps := use.get("throughout")) and use["errors"] < use["calls"]:
+        text += f", in step {steps[0]}" if len(steps) == 1 else f", in {len(steps)} steps, {steps[0]} to {steps[-1]},"
+        text += " all of them"
+    return f"{text}, as here: {first:.300}" if first else text
 
 
 def show_idle(summary: Mapping[str, Any]) -> str:
@@ -178,7 +231,7 @@ def show_idle(summary: Mapping[str, Any]) -> str:
     return f"{sum(idle.values()):,} of {summary['steps']:,} steps taught nothing: {reasons}"
 
 
-def _held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:
+def _summarize_held_out(metrics: Metrics, decoding: str) -> dict[str, Any]:
     figure = "success" if series(metrics, f"eval/{decoding}/success") else "reward"
     points = series(metrics, f"eval/{decoding}/{figure}")
     named = {"first": points[:1], "last": points[-1:], "best": sorted(points, key=lambda p: (-p[1], p[0]))[:1]}
@@ -201,10 +254,12 @@ def _total(metrics: Metrics, key: str) -> float:
 
 def show_figure(figure: str, value: float) -> str:
     """
-    >>> show_figure("success", 0.4667), show_figure("reward", 0.4667)
-    ('46.7 %', '0.467')
+    >>> show_figure("success", 0.4667), show_figure("reward", 0.4667), show_figure("tokens/sampled", 1234.5678)
+    ('46.7 %', '0.467', '1,234.6')
     """
-    return f"{100 * value:.1f} %" if figure == "success" else f"{value:.3f}"
+    if is_success(figure):
+        return f"{100 * value:.1f} %"
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
 
 
 def show_best(best: Mapping[str, Any]) -> str:
@@ -212,8 +267,10 @@ def show_best(best: Mapping[str, Any]) -> str:
     >>> show_best({"figure": "eval/greedy/success", "step": 40, "value": 0.9, "path": "checkpoints/step_000040"})
     'step 40, by eval/greedy/success 90.0 %: checkpoints/step_000040'
     """
-    kind = "reward" if best["figure"].endswith(("/reward", "/loss")) else "success"
-    return f"step {best['step']}, by {best['figure']} {show_figure(kind, best['value'])}: {best['path']}"
+    aim = aim_of(best["figure"])
+    by = f"the lowest {aim.figure}" if aim.lowest else aim.figure
+    shown = show_figure(split_figure(aim.figure)[1], best["value"])
+    return f"step {best['step']}, by {by} {shown}: {best['path']}"
 
 
 def show_interval(figure: str, low: float, high: float) -> str:
@@ -221,7 +278,9 @@ def show_interval(figure: str, low: float, high: float) -> str:
     >>> show_interval("success", 0.4, 0.5333), show_interval("reward", 0.4, 0.5333)
     ('40.0 to 53.3 %', '0.400 to 0.533')
     """
-    return f"{100 * low:.1f} to {100 * high:.1f} %" if figure == "success" else f"{low:.3f} to {high:.3f}"
+    if is_success(figure):
+        return f"{100 * low:.1f} to {100 * high:.1f} %"
+    return f"{show_figure(figure, low)} to {show_figure(figure, high)}"
 
 
 def show_seconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Labels of the context tracker and of the receipt in plain sentences."""
+"""Labels of the context tracker and of the receipt, and the metrics that pages draw, in plain sentences."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ FORKS = {
 }
 """Why a training row does not go on from an earlier one (`astune.context_tracker.forks`)."""
 
+UNREAD = (
+    "It has marks of a tool call, and no call could be read: a tag or a bracket is missing, or the model's template "
+    "would refuse the call. The agent was given it as text (docs/zero_reward.md)."
+)
+"""What an answer with call marks and no call is (`Turn.unread`)."""
+
 LEFT_OUT = {
     "unjudged": "The episode has no reward: it failed, or nobody judged it.",
     "late": "The episode had not ended when its step had its quorum (astune.synchronizer.quorum).",
@@ -39,3 +45,35 @@ LEFT_OUT = {
     "forced": "Another engine held the model to a tool call or to JSON.",
 }
 """Why sampled tokens are not trained (`astune.algorithm.receipt`, `Turn.excluded`)."""
+
+METRICS = {
+    "reward/mean": "Mean of what the attempts of the step were worth. It is to rise.",
+    "success/mean": "Share of the step's attempts that the judge calls right. It is to rise.",
+    "loss": "What an update makes smaller. Learning from rewards it says next to nothing: look at the reward. Learning "
+    "from examples or preferences it is to fall.",
+    "held_out/examples/loss": "The loss of examples that are not learned from. Where it rises while the loss falls, "
+    "the model learns its examples by heart.",
+    "preference/accuracy": "Share of the pairs in which training has made the better answer gain more than the worse "
+    "one. Guessing gives a half, it is to rise; at 1 there is nothing more to learn in these pairs.",
+    "preference/margin": "By how much more the better answers have gained than the worse ones. It is to rise; far "
+    "above 10 the model has moved a long way from where it began.",
+    "grad_norm": "How strongly the step pulled at the weights, before it was bounded. Single peaks far above the rest "
+    "say that the learning rate is too high.",
+    "entropy": "How undecided the model is between next words. It falls slowly as the model learns; near 0 all "
+    "attempts are the same, and nothing more is tried.",
+    "kl/sampler": "How far the weights that are trained have moved from those that made the attempts. It is to be "
+    "small; a rise says that updates are too large, or the two engines calculate differently.",
+    "kl/reference": "How far the model has moved from where it began. It rises as it learns; a jump is a warning.",
+    "clip_fraction": "Share of the words whose push was cut off, as they had moved far enough. Above a fifth or so the "
+    "updates are too large.",
+    "tokens/sampled": "Tokens (pieces of words) that the model wrote.",
+    "tokens/trained": "Those of them that were learned from.",
+    "tokens/flattened_per_unique": "How often the same text was computed again: 1 is never.",
+    "turns/mean": "Calls of the model in an attempt.",
+    "groups/no_signal": "Tasks at which all attempts were worth the same: there was nothing to learn. Many of them say "
+    "that the tasks are too easy or too hard.",
+    "episodes/failed": "Attempts that broke, or took too long. They are counted, and nothing is learned from them.",
+    "time/step": "Seconds of the step.",
+    "throughput/tokens_per_second": "Tokens that the model wrote in a second.",
+}
+"""What a metric says to people who do not train models every day, of those that the report and the viewer draw."""

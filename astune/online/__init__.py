@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from astune.online.agent.collector import DataCollector
     from astune.online.agent.counts import RunnerStats
     from astune.online.agent.functions import shadow_safe
+    from astune.online.agent.message_ids import collect_message_ids
     from astune.online.agent.runner import TrainingRunner
     from astune.online.agent.selection import (
         ExplicitMarkingStrategy,
@@ -39,6 +40,7 @@ _LAZY = {
     "ShadowRun": "shadow",
     "RecordedTool": "writes",
     "TrainingRunner": "runner",
+    "collect_message_ids": "message_ids",
     "mark": "selection",
     "read_only": "writes",
     "send_feedback": "client",
@@ -60,6 +62,7 @@ __all__ = [
     "ServiceRefused",
     "ShadowRun",
     "TrainingRunner",
+    "collect_message_ids",
     "mark",
     "read_only",
     "send_feedback",

@@ -1,8 +1,9 @@
-"""What was said and what it was worth, in the formats that the other commands read.
+"""Exports conversations and feedback in the formats that the other commands read.
 
     episodes       a line of episodes/*.jsonl of a run: `astune view`, `replay`, `rescore`, examples of sft, dpo and kto
     preferences    {"messages", "chosen", "rejected", "tools"}: two answers to the same that users compared, for dpo
-    corrections    {"messages", "tools"} that end with what a user wrote in the answer's place, for sft
+    corrections    {"messages", "tools"} that end with what a user wrote in the answer's place, for sft; earlier answers
+                   have "weight": 0, so that they are not learned
 
 Answers that users judged together are an episode, as a commit has it; an exchange that nobody judged is one without a
 verdict. `step` is the version that gave the last answer. A turn carries loss in the first of its episodes alone.
@@ -10,7 +11,7 @@ verdict. `step` is the version that gave the last answer. A turn carries loss in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,13 +19,13 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.online.store.feedback.judgements import Judgement, judgements, preferences
+from astune.online.store.recorded import RecordedAnswer, answers_in
+from astune.online.store.requests import find_request, load_conversation
 from astune.online.training.episodes import episode_of, question_of
 from astune.rollout.episode import turn_metrics
 from astune.rollout.verdict import USERS
-from astune.store.export import ExportFilter, exchanges
-from astune.store.feedback.judgements import Judgement, judgements, preferences
-from astune.store.recorded import Heading, RecordedAnswer
-from astune.store.requests import RecordedRequest, find_request, load_conversation
+from astune.store.tables import requests
 from astune.types import Verdict, WorkflowOutput
 
 Kind = Literal["episodes", "preferences", "corrections"]
@@ -32,6 +33,67 @@ Row = Mapping[str, Any]
 PHASE = "online"
 VALID = ("counts", "trained", "left_out", "late")
 """States of feedback that is neither replaced nor refused, and waits for nothing."""
+TOGETHER = 100
+"""Conversations that are read with one statement."""
+
+
+@dataclass(frozen=True)
+class ExportFilter:
+    """The answers to export: of this time (seconds since 1970, `until` excluded), by this version, to this user. None
+    selects all."""
+
+    since: float | None = None
+    until: float | None = None
+    version: int | None = None
+    user: str | None = None
+
+    def takes(self, answered: float, version: int, user: str | None) -> bool:
+        """True if an episode with this last answer is exported.
+
+        >>> ExportFilter(since=2.0, version=1).takes(2.0, 1, None), ExportFilter(until=2.0).takes(2.0, 1, None)
+        (True, False)
+        """
+        return (
+            (self.since is None or answered >= self.since)
+            and (self.until is None or answered < self.until)
+            and self.version in (None, version)
+            and self.user in (None, user)
+        )
+
+    def of_rows(self) -> list[sa.ColumnElement[bool]]:
+        """The same conditions for a row of `requests`."""
+        said = []
+        if self.since is not None:
+            said.append(requests.c.answered >= self.since)
+        if self.until is not None:
+            said.append(requests.c.answered < self.until)
+        if self.version is not None:
+            said.append(requests.c.version == self.version)
+        if self.user is not None:
+            said.append(requests.c.user == self.user)
+        return said
+
+
+def exchanges(
+    connection: sa.Connection, wanted: ExportFilter, without: Collection[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """The conversation of each exchange that has a wanted answer, and the ids of all its answers, in the order of
+    conversations; less those with an answer that is in `without`."""
+    some = sa.select(requests.c.conversation_id).where(*wanted.of_rows()).distinct()
+    conversations = connection.scalars(some.order_by(requests.c.conversation_id)).all()
+    for start in range(0, len(conversations), TOGETHER):
+        part = conversations[start : start + TOGETHER]
+        rows = connection.execute(
+            sa.select(requests.c.conversation_id, requests.c.exchange, requests.c.msg_id)
+            .where(requests.c.conversation_id.in_(part))
+            .order_by(requests.c.conversation_id, requests.c.number)
+        )
+        found: dict[tuple[str, str], list[str]] = {}
+        for conversation, exchange, msg_id in rows:
+            found.setdefault((conversation, exchange), []).append(msg_id)
+        for (conversation, _), msg_ids in found.items():
+            if not any(msg_id in without for msg_id in msg_ids):
+                yield conversation, msg_ids
 
 
 @dataclass
@@ -45,7 +107,7 @@ class _Loaded:
     _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def answers(self, msg_ids: Iterable[str]) -> list[RecordedAnswer]:
-        """Those that are known, in their order."""
+        """Load the known answers, in their order."""
         found = []
         for msg_id in msg_ids:
             conversation = find_request(self.connection, msg_id)
@@ -58,20 +120,11 @@ class _Loaded:
             if len(self._kept) > 16:
                 del self._kept[next(iter(self._kept))]
             requests = load_conversation(self.connection, conversation)
-            self._kept[conversation] = {request.msg_id: self._answer(request, n) for n, request in enumerate(requests)}
+            self.asked |= {request.msg_id: request.asked for request in requests}
+            self._kept[conversation] = answers_in(
+                requests, lambda *place: self._numbers.setdefault(place, len(self._numbers))
+            )
         return self._kept[conversation]
-
-    def _answer(self, request: RecordedRequest, number: int) -> RecordedAnswer:
-        values = {
-            name: getattr(request, name) for name in Heading.__dataclass_fields__ if name not in ("number", "follows")
-        }
-        self.asked[request.msg_id] = request.asked
-        follows = None if request.follows is None else request.follows.msg_id
-        turns = tuple(
-            (self._numbers.setdefault((request.msg_id, choice), len(self._numbers)), recorded.turn)
-            for choice, recorded in enumerate(request.turns)
-        )
-        return RecordedAnswer(Heading(**values, number=number, follows=follows), request.messages, request.tools, turns)
 
 
 def rows_of(
@@ -127,18 +180,22 @@ def _row(
         name = f"{last.msg_id}#{number}"
     names.add(name)
     task_id = last.task_id if judgement is None else judgement.task_id
-    made = episode_of(name, answers, None, used, task_id).episode
+    made = episode_of(name, answers, None, used, task_id)
+    used |= made.trained
     episode = replace(
-        made,
+        made.episode,
         task=replace(
-            made.task,
+            made.episode.task,
             query=question_of(answers[0]),
             messages=tuple(answers[0].messages),
             metadata=_about(answers[-1]),
         ),
         output=WorkflowOutput(_said(answers[-1])),
         verdict=_verdict(judgement),
-        metrics={"seconds": last.answered - loaded.asked[answers[0].heading.msg_id], **turn_metrics(made.turns)},
+        metrics={
+            "seconds": last.answered - loaded.asked[answers[0].heading.msg_id],
+            **turn_metrics(made.episode.turns),
+        },
     )
     return episode_to_row(EpisodeRecord(max(last.version, 0), PHASE, episode))
 
@@ -169,6 +226,9 @@ def _preferences(connection: sa.Connection, wanted: ExportFilter, skipped: Calla
         if list(better.messages) != list(worse.messages):
             skipped("answers that were compared were not to the same messages")
             continue
+        if list(better.tools) != list(worse.tools):
+            skipped("answers that were compared were offered other tools")
+            continue
         chosen, rejected = (each.turns[0][1].response for each in answers)
         if chosen == rejected:
             skipped("answers that were compared are the same")
@@ -191,4 +251,8 @@ def _corrections(
             for _ in judgement.corrections[:-1]:
                 skipped("several corrections of one answer: the newest is taken")
             said = {"role": "assistant", "content": judgement.corrections[-1]}
-            yield {"messages": [*answers[0].messages, said], "tools": list(answers[0].tools)}
+            before = [
+                {**message, "weight": 0} if message["role"] == "assistant" else message
+                for message in answers[0].messages
+            ]
+            yield {"messages": [*before, said], "tools": list(answers[0].tools)}

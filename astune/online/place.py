@@ -1,4 +1,4 @@
-"""Where a service has its folder and its database."""
+"""The places of a service: its folder, its database, its versions."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def store_url(config: Config) -> str:
     return config.astune.online.store or f"sqlite:///{online_folder(config) / 'online.db'}"
 
 
+def keep_file(folder: Path) -> Path:
+    """The file that stops the deletion of versions while somebody copies them and the store that names them."""
+    return folder / "keep_versions"
+
+
 def versions_folder(folder: Path) -> Path:
-    """Where the checkpoints of versions stand, in the service's folder; `ModelVersion.folder` is a name in it."""
+    """The folder of the versions' checkpoints, in the service's folder; `ModelVersion.folder` is a name in it."""
     return folder / "versions"

@@ -1,4 +1,4 @@
-"""What may be written of what people say: `astune.online.redact`, a function of your own.
+"""Redaction of texts before they are written: `astune.online.redact`, a function of your own.
 
     def without_numbers(message):      # OpenAI's shape: role, content, tool_calls, reasoning_content, ...
         return {**message, "content": re.sub(r"\\d", "#", message["content"] or "")}
@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True)
 class Redacted:
-    """What may be written. `changed`: of at least one message not all of it, so no token ids may be, neither those of
-    a prompt that has the message nor those of the answer."""
+    """Messages that may be written. `changed`: at least one of them was changed, so no token ids may be written,
+    neither of a prompt with that message nor of the answer."""
 
     messages: tuple[Message, ...]
     changed: bool
@@ -35,10 +36,12 @@ class Redacted:
 class Redactor:
     """Applies the plug-in, and fails closed: where it raises, or returns no message, nothing of the message is written.
     Without a plug-in everything is written as it is. `changes` counts messages, comments and corrections that are
-    not written as they were, each time; `failures` those that the plug-in could not redact."""
+    not written as they were, each time; `failures` those that the plug-in could not redact. Any thread may come; the
+    plug-in is called by one at a time."""
 
     def __init__(self, function: Callable[[dict[str, Any]], object] | None) -> None:
         self._function = function
+        self._calling = threading.Lock()
         self.changes = self.failures = 0
 
     @classmethod
@@ -50,7 +53,7 @@ class Redactor:
         return cls(function)
 
     def apply(self, messages: Sequence[Message]) -> Redacted:
-        """What may be written of each of `messages`. The plug-in sees copies, so the caller's stay as they are.
+        """Redact `messages`. The plug-in sees copies, so the caller's stay as they are.
 
         A request whose history is written already (`messages_kept`) needs no second look at it: it is redacted if
         the request it follows is, or if one of its new messages is changed here.
@@ -60,24 +63,26 @@ class Redactor:
         written: list[Message] = []
         failed = 0
         for message in messages:
-            allowed = self._allowed(self._function, message)
+            with self._calling:  # for each message: who waits, waits for no long conversation
+                allowed = self._redact_message(self._function, message)
             failed += allowed is None
             written.append({"role": _role(message), "content": ""} if allowed is None else allowed)
         changes = sum(new != dict(old) for new, old in zip(written, messages, strict=True))
-        self.changes += changes
-        self.failures += failed
+        with self._calling:
+            self.changes += changes
+            self.failures += failed
         return Redacted(tuple(written), changes > 0 or failed > 0)
 
     def text(self, text: str | None, role: str = "user") -> str | None:
-        """What may be written of a comment on an answer, or with role "assistant" of a corrected answer; None where
-        nothing may be."""
+        """Redact a comment on an answer or, with role "assistant", a corrected answer; None if nothing may be
+        written."""
         if text is None or self._function is None:
             return text
         content = self.apply([{"role": role, "content": text}]).messages[0].get("content")
         return content if isinstance(content, str) and content else None
 
     @staticmethod
-    def _allowed(function: Callable[[dict[str, Any]], object], message: Message) -> dict[str, Any] | None:
+    def _redact_message(function: Callable[[dict[str, Any]], object], message: Message) -> dict[str, Any] | None:
         try:
             allowed = function(copy.deepcopy(dict(message)))
             if not isinstance(allowed, Mapping) or allowed.get("role") not in ROLES:

@@ -9,7 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astune.support.run_log import shown
 from astune.support.visible import tell
+
+log = shown(__name__)
 
 BAD_INPUT = 2
 """The exit code of a command that was called wrongly: to start it again would not help."""
@@ -52,14 +55,16 @@ class Role:
         code = self.process.poll()
         if code is None:
             return None
-        self._gone(self.process)
+        self._forget(self.process)
         if code == BAD_INPUT:
             return code
         if now - self.began > WELL_SECONDS:
             self.wait = 0.5
         self.again, wait = now + self.wait, self.wait
         self.wait = min(2 * self.wait, MOST_WAIT)
-        tell(f"{self.name} ended with exit code {code}; it is started again in {wait:g} s", flush=True)
+        said = f"{self.name} ended with exit code {code}; it is started again in {wait:g} s"
+        log.warning("%s", said)
+        tell(said, flush=True)
         return None
 
     def end(self) -> None:
@@ -71,9 +76,9 @@ class Role:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
-        self._gone(self.process)
+        self._forget(self.process)
 
-    def _gone(self, process: subprocess.Popen[bytes]) -> None:
+    def _forget(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
         assert process.stdin is not None
         process.stdin.close()

@@ -24,12 +24,13 @@ FEEDBACK_PATH = "/feedback"
 COMMIT_PATH = "/commit"
 RECORDS_PATH = "/v1/astune/records"
 HEALTH_PATH = "/health"
+READY_PATH = "/ready"
 
 _MOST_NAME = 255
 _MOST_TEXT = 100_000
 _MOST_IDS = 1_000
 _MOST_SAID = 10
-"""Things that are wrong with a body, of which an error tells."""
+"""Most faults of a body that an error names."""
 
 
 class WireError(OnlineError):
@@ -79,8 +80,8 @@ class Body(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-class Opinion(Body):
-    """What somebody says of an answer, as a thumb, a rating of 1 to 5, a comment or the answer that was wanted."""
+class OpinionFields(Body):
+    """Feedback on an answer as a thumb, a rating of 1 to 5, a comment or a correction."""
 
     thumb: Literal["up", "down"] | None = None
     rating: Annotated[int, Field(ge=1, le=5)] | None = None
@@ -89,7 +90,7 @@ class Opinion(Body):
     """The right answer, in the user's words."""
 
 
-class Feedback(Opinion):
+class Feedback(OpinionFields):
     """`POST /feedback`: what the answers `msg_ids`, which belong together, were worth.
 
         {"msg_ids": ["chatcmpl-1", "chatcmpl-2"], "reward": 0.8, "task_id": "task-7", "run_id": "0"}
@@ -139,6 +140,10 @@ class Feedback(Opinion):
         return self
 
 
+class UnknownReward(WireError):
+    """A named reward to which the service gives no weight."""
+
+
 class Commit(Body):
     """`POST /commit`: train on what there is. No body and null are as good as `{}`."""
 
@@ -149,8 +154,13 @@ class Commit(Body):
     """Only answers older than so many milliseconds since the epoch, as the Java client's Long."""
 
 
+class OutOfBounds(WireError):
+    """A reward that is not between those that the service takes."""
+
+
 class Status(Body):
-    """The reply to feedback and commits. The Java client refuses any further key."""
+    """The reply to feedback, commits and records. The Java client refuses any further key in one that is a success; an
+    error has OpenAI's `error` beside it."""
 
     status: Literal["success", "error"]
     message: str
@@ -189,7 +199,7 @@ class RecordedMessage(Body):
 
 
 class Thought(Body):
-    """What the agent thought before it wrote assistant message number `step`, counted from 1."""
+    """A thought of the agent before it wrote assistant message number `step`, counted from 1."""
 
     step: Annotated[int, Field(ge=1)]
     content: Text
@@ -208,7 +218,7 @@ class ConversationRecord(Body):
     thoughts: list[Thought] = []
     model: Name | None = None
     rewards: Rewards | None = None
-    feedback: Opinion | None = None
+    feedback: OpinionFields | None = None
     user: Name | None = None
     task_id: Name | None = None
     run_id: RunId | None = None
@@ -248,7 +258,7 @@ def read_wire(kind: type[_Any], value: object) -> _Any:
         return kind.model_validate({key: item for key, item in value.items() if item is not None})
     except ValidationError as error:
         found = error.errors()
-        said = "; ".join(dict.fromkeys(_said(one, kind) for one in found[:_MOST_SAID]))
+        said = "; ".join(dict.fromkeys(_describe(one, kind) for one in found[:_MOST_SAID]))
         said += f"; and {len(found) - _MOST_SAID} more" if len(found) > _MOST_SAID else ""
         raise WireError(said, next((path for one in found if (path := _path(one["loc"]))), "")) from None
 
@@ -259,7 +269,7 @@ def _path(location: Sequence[int | str]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part:.80}" for part in keys).removeprefix(".")
 
 
-def _said(error: ErrorDetails, kind: type[Body]) -> str:
+def _describe(error: ErrorDetails, kind: type[Body]) -> str:
     path = _path(error["loc"])
     if error["type"] == "extra_forbidden":
         known = set(_keys(kind))
@@ -276,5 +286,5 @@ def _keys(kind: type[Body]) -> Iterator[str]:
     """Keys of the body and of the bodies in it, for hints."""
     yield from kind.model_fields
     if kind is ConversationRecord:
-        for part in (RecordedMessage, RecordedCall, CalledFunction, Thought, Opinion):
+        for part in (RecordedMessage, RecordedCall, CalledFunction, Thought, OpinionFields):
             yield from part.model_fields

@@ -20,7 +20,7 @@ from typing import Any
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import plain
 from astune.recordings.recording import without_timing
-from astune.support.sequences import common_start
+from astune.ropes import common_start
 from astune.types import Episode, Turn
 
 Decode = Callable[[Sequence[int]], str]
@@ -102,7 +102,7 @@ def plain_logprobs(turn: Turn) -> list[float]:
 
 def prompts_differ(one: Turn, two: Turn, decode: Decode | None = None) -> Iterator[Difference]:
     """The first message, tool or token of two prompts that differs."""
-    former, later = plain(one.messages), plain(two.messages)
+    former, later = plain(list(one.messages)), plain(list(two.messages))
     if former != later:
         place = common_start(former, later)
         message = (former[place:] or later[place:])[0]

@@ -1,7 +1,7 @@
 """Keep an episode as one file, with the configuration it was played with.
 
     {
-     "astune_recording": 1,
+     "astune_recording": 2,
      "astune": "0.1.0",
      "timing": {"seconds": 0.81},
      "config": {"astune": {...}},
@@ -9,7 +9,8 @@
     }
 
 Every setting, turn and timeline stands in a line of its own, so that two files can be compared line by line. What
-differs from run to run stands in the line "timing" alone: the same episode played twice gives the same bytes elsewhere.
+differs from run to run stands in the line "timing" alone: the same episode played twice by the same configuration gives
+the same bytes elsewhere.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ from astune.errors import AstuneError, ConfigError, nearest
 from astune.monitor.disk import writing
 from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episode_to_row, read_episodes
 from astune.monitor.jsonl import plain
+from astune.support.file_kinds import Kind, other_kind
 from astune.types import Episode, StopReason, Task
 
-FORMAT = 1
+FORMAT = 2
+"""Of what is written. Those before are read too: in the first, messages stood again in every turn that had them."""
 TIMING = ("seconds",)
 """The episode's figures that differ from run to run."""
 
@@ -107,6 +110,8 @@ def read_recordings(path: Path) -> Iterator[Recording]:
 
     Raises ConfigError for a path that is not there or has no episodes, AstuneError that says where a file is broken.
     """
+    if wrong := other_kind(path, "recorded episodes", Kind.EPISODES, Kind.RECORDING, Kind.RUN, Kind.PLAYED):
+        raise ConfigError(wrong)
     if path.is_dir():
         for file in _files(path):
             yield from read_recordings(file)
@@ -173,9 +178,9 @@ def _read(path: Path) -> Recording:
     text, value = _json(path)
     if not isinstance(value, dict) or "astune_recording" not in value:
         raise AstuneError(f"{path}: not a recorded episode: there is no key 'astune_recording' in it")
-    if value["astune_recording"] != FORMAT:
+    if value["astune_recording"] not in range(1, FORMAT + 1):
         raise AstuneError(
-            f"{path}: recorded in format {value['astune_recording']!r}; this ASTune reads {FORMAT}: update ASTune"
+            f"{path}: recorded in format {value['astune_recording']!r}; this ASTune reads up to {FORMAT}: update ASTune"
         )
     for key in ("astune", "timing", "config", "episode"):
         if key not in value:
@@ -223,7 +228,7 @@ def _config(values: Any, origin: str) -> Config:
 
 
 _EMPTY = episode_to_row(EpisodeRecord(0, "", Episode("", Task("", ""), (), (), StopReason.COMPLETED)))
-_TURN = ("agent", "messages_kept", "messages", "response", "finish_reason", "policy_version", "temperature", "excluded")
+_TURN = ("agent", "messages", "response", "finish_reason", "policy_version", "temperature", "excluded")
 _NEEDED = {"turns": _TURN, "timelines": ("agent", "fork", "tokens_kept", "token_ids", "spans")}
 
 

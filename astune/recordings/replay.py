@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.calls import Answer, Call, Source, read_answer
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Answer, Call, Source, read_answer
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import PolicyError
 from astune.monitor.jsonl import plain
@@ -25,9 +25,8 @@ from astune.recordings.diff import Decode, first_difference, prompts_differ, tur
 from astune.recordings.recording import Recording
 from astune.rollout.episode import run_episode
 from astune.rollout.group import episode_seed
-from astune.rollout.observer import Observer
-from astune.rollout.setup import RolloutSetup
-from astune.rollout.verdict import USERS, unjudged
+from astune.rollout.setup import Observer, RolloutSetup
+from astune.rollout.verdict import USERS, strip_verdict
 from astune.task_judge.judge_base import GroupJudge
 from astune.token_ids import TokenIds
 from astune.training.rollout_setup import sampling_for
@@ -134,7 +133,7 @@ class EpisodeReplay:
         if turn.agent != call.agent:
             yield f"recorded was a call of {turn.agent!r}"
         request = call.request
-        now = replace(turn, prompt_ids=call.prompt.ids, messages=tuple(request.messages), tools=tuple(request.tools))
+        now = replace(turn, prompt_ids=call.prompt.ids, messages=request.messages, tools=tuple(request.tools))
         for found in prompts_differ(turn, now, self._format.decode):
             yield f"{found.place}: recorded {found.first}, now {found.second}"
 
@@ -206,6 +205,7 @@ class EpisodeReplay:
             finish_reason=turn.finish_reason,
             exact=turn.exact,
             excluded=turn.excluded if turn.excluded in _MADE_BY_SOURCE else None,
+            unread=turn.unread,
         )
 
 
@@ -216,8 +216,8 @@ def _asks_the_same(call: Call, turn: Turn) -> bool:
     if call.prompt.ids == turn.prompt_ids:
         return True
     foreign = call.source is not None or not turn.exact or turn.excluded in _MADE_BY_SOURCE
-    asked = plain(call.request.messages), plain(call.request.tools)
-    return foreign and bool(turn.messages) and asked == (plain(turn.messages), plain(turn.tools))
+    asked = plain(list(call.request.messages)), plain(call.request.tools)
+    return foreign and bool(turn.messages) and asked == (plain(list(turn.messages)), plain(turn.tools))
 
 
 class ReplaySource:
@@ -240,7 +240,7 @@ class ReplayObserver(Observer):
     def source(self, name: str | None, source: Source) -> Source:
         return ReplaySource(self._replay, source, self._format, name)
 
-    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+    def on_start(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._replay.follow(tracker)
 
 
@@ -256,18 +256,32 @@ async def replay_recording(recording: Recording, setup: RolloutSetup, config: As
         sampling=sampling_for(config, "greedy" if recording.phase.endswith("/greedy") else "sampled"),
         judged=not isinstance(setup.judge_of(episode.task), GroupJudge),
     )
-    return replay_difference(episode, replayed, setup)
+    return replay_difference(recording, replayed, setup)
 
 
-def replay_difference(recorded: Episode, replayed: Episode, setup: RolloutSetup) -> str | None:
+def replay_difference(recording: Recording, replayed: Episode, setup: RolloutSetup) -> str | None:
     """The first difference between a recording and its replay with `setup`, in words; None if there is none. A verdict
     that was found by comparing attempts is left out, as an attempt played alone cannot have it, and so is that of
     users, or of nobody."""
+    recorded = recording.episode
     failed, verdict = recorded.stop_reason is StopReason.ERROR, recorded.verdict
     by_people = not failed and (verdict is None or verdict.judged_by == USERS)
     if by_people or isinstance(setup.judge_of(recorded.task), GroupJudge):
-        recorded, replayed = unjudged(recorded) or recorded, unjudged(replayed) or replayed
-    return same_episode(recorded, replayed, setup.chat_format.decode)
+        recorded, replayed = strip_verdict(recorded) or recorded, strip_verdict(replayed) or replayed
+    difference = same_episode(recorded, replayed, setup.chat_format.decode)
+    return None if difference is None else difference + _other_time(recording, setup.chat_format)
+
+
+def _other_time(recording: Recording, chat_format: ChatFormat) -> str:
+    """What to know of the clock where prompts depend on it and it is not the recorded one; else nothing."""
+    clock = None if recording.config is None else recording.config.astune.model.clock
+    if not chat_format.tells_time or clock == chat_format.clock:
+        return ""
+    then = "was not kept with the recording" if clock is None else f"was {clock.isoformat()} when it was recorded"
+    return (
+        f". The chat template writes the time into the prompt: it {then}, and is {chat_format.clock.isoformat()} now "
+        "(astune.model.clock)"
+    )
 
 
 def same_episode(recorded: Episode, replayed: Episode, decode: Decode | None = None) -> str | None:

@@ -11,7 +11,7 @@ from itertools import chain
 from astune.config.judges import TaskJudgeConfig
 from astune.config.schema import AstuneConfig
 from astune.recordings.recording import Recording
-from astune.rollout.verdict import ask_group, unjudged, verdict_or_error, with_verdict
+from astune.rollout.verdict import ask_group, strip_verdict, verdict_or_error, with_verdict
 from astune.task_judge import GroupJudge, Judge, make_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered
@@ -80,7 +80,7 @@ async def judged_anew(
 
 
 async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig) -> Rescored:
-    episode = unjudged(recording.episode)
+    episode = strip_verdict(recording.episode)
     if episode is None:
         return Rescored(recording, None)
     return Rescored(recording, with_verdict(episode, await verdict_or_error(judge, episode, config.seconds)))
@@ -91,7 +91,7 @@ async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> 
     done = {i: Rescored(recording, None) for i, recording in enumerate(recordings)}
     groups: dict[tuple[int, int, str, str], dict[int, Episode]] = {}
     for i, recording in enumerate(recordings):
-        episode = unjudged(recording.episode)
+        episode = strip_verdict(recording.episode)
         if episode is not None:
             key = id(judges.of(recording)[0]), recording.step, recording.phase, episode.task.task_id
             groups.setdefault(key, {})[i] = episode

@@ -23,7 +23,7 @@ RELEASE_SECONDS = 10.0
 MOST_OF_AN_ID = 400
 """Characters of an episode's name in that of its instance, which services may limit (ours to 512)."""
 CANCELLED_SECONDS = 3.0
-"""As long waits an episode that is cancelled while it releases, so that a run that ends leaves nothing behind."""
+"""Seconds that a cancelled episode waits for the release, so that a run that ends leaves nothing behind."""
 
 
 def check_environments(tasks: Iterable[Task], config: EnvServiceConfig) -> None:

@@ -15,9 +15,11 @@ How an episode ends:
     returned, but the judge failed         ERROR              none
 
 An agent that runs out of turns, tokens or context has failed by tokens of its own, so it is judged (`Episode.output`
-is None if the workflow raised) and learns from it. A bug, a timeout or a broken engine says nothing about the
-tokens, so it is not. What counts is what model calls and environment steps raised, not what the agent's framework made
-of it. A task whose environment cannot be made ends as ERROR before its workflow begins.
+is None if the workflow raised) and learns from it. One that is answered again afterwards has got over it, as an agent
+of AgentScope does by compressing its history: that is counted (`recovered_calls`), and is not how the episode ended. A
+bug, a timeout or a broken engine says nothing about the tokens, so it is not judged. What counts is what model calls
+and environment steps raised, not what the agent's framework made of it. A task whose environment cannot be made ends as
+ERROR before its workflow begins.
 """
 
 from __future__ import annotations
@@ -32,15 +34,14 @@ from typing import Literal
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import enter_environment, release, with_score
-from astune.rollout.player import Attempt
-from astune.rollout.setup import RolloutSetup
+from astune.rollout.setup import Attempt, RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contained, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, WorkflowOutput
 from astune.workflow.tuner import Tuner
-from astune.workflow.workflow_base import checked_output
+from astune.workflow.workflow_base import begin_attempt, check_output
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +70,18 @@ async def run_episode(
     else:
         episode = await play_episode(attempt, setup, late)
     if setup.quorum is not None:
-        setup.quorum.ended()
+        setup.quorum.count_ended()
     with in_episode(episode_id) as this:
         try:
             if judged and episode.stop_reason not in NOT_JUDGED:
-                await setup.observer.judging(episode)
+                await setup.observer.on_judging(episode)
                 episode = await judge_episode(episode, setup)
         except asyncio.CancelledError:
             cut = replace(episode, stop_reason=StopReason.CANCELLED)
-            setup.observer.ended(_with_times(cut, this, time.monotonic() - started))
+            setup.observer.on_end(_with_times(cut, this, time.monotonic() - started))
             raise
     episode = _with_times(episode, this, time.monotonic() - started)
-    setup.observer.ended(episode)
+    setup.observer.on_end(episode)
     return episode
 
 
@@ -103,10 +104,10 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
         length = setup.policy.context_length
         tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes)
         try:
-            episode = await _played(tuner, tracker, setup, late)
+            episode = await _play(tuner, tracker, setup, late)
         except asyncio.CancelledError:
             cut = _episode(tuner, tracker, _End(StopReason.CANCELLED))
-            setup.observer.ended(_with_times(cut, this, time.monotonic() - started))
+            setup.observer.on_end(_with_times(cut, this, time.monotonic() - started))
             raise
         if not tuner.environment_done:
             _warn_of_unused_call(episode)
@@ -114,7 +115,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
         return _with_times(episode, this, time.monotonic() - started)
 
 
-async def _played(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late: asyncio.Event | None) -> Episode:
+async def _play(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late: asyncio.Event | None) -> Episode:
     """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens."""
     try:
         try:
@@ -141,7 +142,11 @@ def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
         tools=tuner.tools.uses,
-        metrics=turn_metrics(tracker.turns, tracker.lost_calls),
+        metrics={
+            **turn_metrics(tracker.turns, tracker.lost_calls),
+            **tuner.tools.metrics,
+            **({"recovered_calls": float(tuner.recovered)} if tuner.recovered else {}),
+        },
     )
 
 
@@ -161,8 +166,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
         await enter_environment(tuner, setup)
         with contained("the workflow"):
             workflow = setup.workflow_factory()
-            work = workflow.execute(tuner.task, tuner)
-        setup.observer.started(tuner.episode_id, tuner.task, tracker, work)
+            work = begin_attempt(workflow, tuner.task, tuner)
+        setup.observer.on_start(tuner.episode_id, tuner.task, tracker, work)
         finished, value = await within(
             work, setup.config.episode_timeout, "the workflow", before_cancel=tuner.close, until=late
         )
@@ -171,13 +176,13 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
                 return _End(StopReason.LATE)
             return _out_of_time(setup.config.episode_timeout, tuner.failures)
         with contained("the workflow's output"):
-            output = checked_output(value, workflow)
+            output = check_output(value, workflow)
     except Exception as error:
         raised = error
-    return _classified(output, raised, tuner.failures)
+    return _classify(output, raised, tuner.failures)
 
 
-def _classified(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
+def _classify(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:
     """The end of a workflow that returned `output` or raised, given what its model calls and its environment raised."""
     trace = "" if raised is None else traceback_of(raised)
     limits = [error for error in failures if type(error) in LIMITS]
@@ -196,7 +201,7 @@ def _classified(output: WorkflowOutput | None, raised: Exception | None, failure
 def _out_of_time(seconds: float, failures: list[Exception]) -> _End:
     """The end of a workflow that took longer than `seconds`, unless it was its environment that had failed."""
     if any(isinstance(error, EnvServiceError) for error in failures):
-        return _classified(None, None, failures)
+        return _classify(None, None, failures)
     message = f"still running after {seconds:g} s (astune.rollout.episode_timeout)"
     return _End(StopReason.TIMEOUT, error=EpisodeError("workflow", "TimeoutError", message))
 

@@ -32,8 +32,8 @@ async def run_groups(
     on_episode: OnEpisode | None = None,
     limit: Limit | None = None,
 ) -> list[Group]:
-    """`n` attempts at each task, at most `max_concurrent` episodes under way, or as many as a `limit` lets that they
-    share with others; groups in the order of `tasks`.
+    """Make `n` attempts at each task and return the groups in the order of `tasks`. At most `max_concurrent` episodes
+    run at once; a `limit`, which other rollouts may share, takes the place of that number.
 
     Episodes start in the order of tasks, the attempts at one task together, so that an engine can share their
     prompt. An episode that fails is data and stops nothing; cancelling this cancels all that are under way.

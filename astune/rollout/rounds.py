@@ -8,7 +8,7 @@ time, and at once where the engine has nothing else to do. Then it is let go in 
 
     ticket = rounds.open()                      # before a message goes to a worker
     rounds.close(ticket, [(key, call), ...])    # what came of it; in the order of the keys
-    await rounds.settled(idle=False)            # in the engine, before a step; again, as long as it gives True
+    await rounds.settle(idle=False)            # in the engine, before a step; again, as long as it gives True
     rounds.advance()
 """
 
@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from operator import itemgetter
 from typing import TypeAlias
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Rounds:
         return ticket
 
     def is_open(self, ticket: Ticket) -> bool:
-        """Whether the engine waits, or will wait, for the message to be closed."""
+        """True if the engine waits, or will wait, for the message to be closed."""
         return ticket in self._open
 
     def close(self, ticket: Ticket, due: Iterable[Due] = ()) -> None:
@@ -67,7 +68,7 @@ class Rounds:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """The engine has work: it calls `settled` before each step."""
+        """The engine has work: it calls `settle` before each step."""
         self._stepping = True
         try:
             yield
@@ -76,7 +77,7 @@ class Rounds:
             if not self._open:
                 self._let_go(self._number)
 
-    async def settled(self, *, idle: bool) -> bool:
+    async def settle(self, *, idle: bool) -> bool:
         """Wait for what is due before the next step, and let it go. True if there was anything, so that agents may have
         gone on. `idle`: the engine has nothing else to compute."""
         last = self._number if idle else self._number - AHEAD
@@ -98,13 +99,9 @@ class Rounds:
         self._number += 1
 
     def _let_go(self, last: int) -> bool:
-        due = [
-            each for number in sorted(self._held) if number <= last for each in sorted(self._held.pop(number), key=_key)
-        ]
+        due: list[Due] = []
+        for number in sorted(number for number in self._held if number <= last):
+            due += sorted(self._held.pop(number), key=itemgetter(0))
         for _, do in due:
             do()
         return bool(due)
-
-
-def _key(due: Due) -> tuple[int, ...]:
-    return due[0]

@@ -28,7 +28,7 @@ async def within(
 
     `before_cancel` is called first where it is cut short: what takes away all that it could go on with.
     """
-    job = asyncio.ensure_future(_contained(work, what))
+    job = asyncio.ensure_future(_contain(work, what))
     others = set() if until is None else {asyncio.ensure_future(until.wait())}
     try:
         # Not wait_for: it waits on for code that does not let itself be cancelled.
@@ -50,7 +50,7 @@ async def within(
     return True, job.result()
 
 
-async def _contained(work: Coroutine[Any, Any, object], what: str) -> object:
+async def _contain(work: Coroutine[Any, Any, object], what: str) -> object:
     with contained(what, GeneratorExit):
         return await work
 

@@ -25,7 +25,7 @@ async def judge_episode(episode: Episode, setup: RolloutSetup) -> Episode:
     try:
         return replace(episode, verdict=await _verdict(episode, setup))
     except Exception as error:
-        return failed_judge(episode, error)
+        return note_judge_error(episode, error)
 
 
 async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: RolloutSetup) -> list[Episode]:
@@ -46,7 +46,7 @@ def _is_for_judge(episode: Episode) -> bool:
 def with_verdict(episode: Episode, verdict: Verdict | Exception) -> Episode:
     """The judged episode, or what is left of it where the judge could not tell."""
     if isinstance(verdict, Exception):
-        return failed_judge(episode, verdict)
+        return note_judge_error(episode, verdict)
     return replace(episode, verdict=verdict)
 
 
@@ -54,7 +54,7 @@ USERS = "users"
 """`Verdict.judged_by` of what the people said whom an agent served."""
 
 
-def unjudged(episode: Episode) -> Episode | None:
+def strip_verdict(episode: Episode) -> Episode | None:
     """The episode as its judge saw it; None if it is one that is not judged, as in a run.
 
     An episode whose judge failed no longer says how its workflow ended; it counts as completed.
@@ -68,7 +68,7 @@ def unjudged(episode: Episode) -> Episode | None:
     return replace(episode, verdict=None, error=None, stop_reason=StopReason.COMPLETED)
 
 
-def failed_judge(episode: Episode, error: Exception) -> Episode:
+def note_judge_error(episode: Episode, error: Exception) -> Episode:
     """The episode of which a judge that raised could not tell."""
     said = EpisodeError("judge", type(error).__name__, text_of(error), traceback_of(error))
     return replace(episode, stop_reason=StopReason.ERROR, error=said)
@@ -91,7 +91,7 @@ async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
 async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:
     """The judge's verdict, checked. Raises JudgeError after `seconds` or for what is no verdict, and whatever the judge
     raises."""
-    return _checked(await _in_time(lambda: judge.judge(episode.task, episode), seconds))
+    return _check(await _in_time(lambda: judge.judge(episode.task, episode), seconds))
 
 
 async def verdict_or_error(judge: Judge, episode: Episode, seconds: float) -> Verdict | Exception:
@@ -118,7 +118,7 @@ async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: flo
             )
     except Exception as error:
         return [error] * len(episodes)
-    return [_checked_or_error(verdict) for verdict in answer]
+    return [_check_or_catch(verdict) for verdict in answer]
 
 
 async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> object:
@@ -130,14 +130,14 @@ async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: flo
     return answer
 
 
-def _checked_or_error(verdict: object) -> Verdict | Exception:
+def _check_or_catch(verdict: object) -> Verdict | Exception:
     try:
-        return verdict if isinstance(verdict, Exception) else _checked(verdict)
+        return verdict if isinstance(verdict, Exception) else _check(verdict)
     except Exception as error:
         return error
 
 
-def _checked(verdict: object) -> Verdict:
+def _check(verdict: object) -> Verdict:
     with contained("the judge"):
         if not isinstance(verdict, Verdict):
             raise JudgeError(f"the judge returned {shown(verdict)}; expected a Verdict")

@@ -20,6 +20,8 @@ from astune.task_judge.llm.rubric import Criterion
 Contrast = tuple[list[ShownAnswer], tuple[str, ...]]
 """Answers, and the ids of their examples."""
 
+PROPOSALS = 3
+"""Criteria that are asked for from one example, or pair, at a time."""
 MOST_NEW = 40
 """Candidates that one round may add: each batch of ten costs a call for each answer. Of more, those that were proposed
 from many examples and differ from each other are taken."""
@@ -49,7 +51,10 @@ def contrasts(train: Sequence[RubricExample], kind: Kind, seed: int) -> list[Con
     """A better and a worse answer each, with the ids of their examples. Of pairs and ranks the best and the worst of
     an example; every scored answer is there at least once, beside one to the same question if there is one."""
     if kind != "scored":
-        return [([_shown(one, "better", 0), _shown(one, "worse", len(one.answers) - 1)], (one.id,)) for one in train]
+        return [
+            ([_show_answer(one, "better", 0), _show_answer(one, "worse", len(one.answers) - 1)], (one.id,))
+            for one in train
+        ]
     shuffled = list(train)
     random.Random(seed).shuffle(shuffled)
     good, bad = [one for one in shuffled if one.good], [one for one in shuffled if not one.good]
@@ -62,7 +67,7 @@ def contrasts(train: Sequence[RubricExample], kind: Kind, seed: int) -> list[Con
         )
         used[other.id] += 1
         better, worse = (one, other) if one.good else (other, one)
-        found.append(([_shown(better, "better", 0), _shown(worse, "worse", 0)], (better.id, worse.id)))
+        found.append(([_show_answer(better, "better", 0), _show_answer(worse, "worse", 0)], (better.id, worse.id)))
     return found
 
 
@@ -76,7 +81,7 @@ def proposals(
 ) -> list[ProposalRequest]:
     texts = [criterion.text for criterion in known]
     return [
-        ProposalRequest(propose_messages(shown, texts, config.proposals, config.scale, instructions), sources)
+        ProposalRequest(propose_messages(shown, texts, PROPOSALS, config.scale, instructions), sources)
         for shown, sources in contrasts(train, kind, seed)
     ]
 
@@ -101,12 +106,14 @@ def revisions(
         ):
             continue
         shown, mistake = _mistake(one, kind, criteria, scores, rewards, pass_at)
-        messages = revise_messages(texts, shown, mistake, config.proposals, config.scale, instructions)
+        messages = revise_messages(texts, shown, mistake, PROPOSALS, config.scale, instructions)
         requests.append(ProposalRequest(messages, (one.id,)))
     return requests
 
 
-async def proposed(asking: Asking, requests: Sequence[ProposalRequest], scale: str, stage: str) -> list[Criterion]:
+async def propose_criteria(
+    asking: Asking, requests: Sequence[ProposalRequest], scale: str, stage: str
+) -> list[Criterion]:
     """The criteria that models propose, in the order of the requests. A reply that cannot be used proposes nothing."""
     replies = await asking.stage(stage, [asking.ask(request.messages, Proposal) for request in requests])
     return [
@@ -117,8 +124,8 @@ async def proposed(asking: Asking, requests: Sequence[ProposalRequest], scale: s
     ]
 
 
-def merged(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> list[Criterion]:
-    """Those of `found` that say something new, each once, with the examples of all that say the same."""
+def merge_criteria(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> list[Criterion]:
+    """The criteria of `found` that say something new, each once, with the examples of all that say the same."""
     together = [*pool, *found]
     groups = duplicate_groups([criterion.text for criterion in together], [[] for _ in together])
     new = []
@@ -133,7 +140,7 @@ def merged(pool: Sequence[Criterion], found: Sequence[Criterion], seed: int) -> 
     return [new[index] for index in sorted(select_criteria([one.text for one in new], seen, MOST_NEW, seed))]
 
 
-def _shown(example: RubricExample, role: str, number: int) -> ShownAnswer:
+def _show_answer(example: RubricExample, role: str, number: int) -> ShownAnswer:
     return ShownAnswer(role, example.query, example.answers[number], example.reference)  # type: ignore[arg-type]
 
 
@@ -145,22 +152,22 @@ def _mistake(
         taken, found = ("bad", "good") if one.good else ("good", "bad")
         text = (
             f"The criteria gave this answer {rewards[one.id, 0]:.2f} of 1 and took it for a {taken} one, which passes "
-            f"from {pass_at:g}. Expected: people found it {found}.\n{_said(one, 0, criteria, scores)}"
+            f"from {pass_at:g}. Expected: people found it {found}.\n{_list_scores(one, 0, criteria, scores)}"
         )
-        return [_shown(one, "answer", 0)], text
+        return [_show_answer(one, "answer", 0)], text
     better, worse = max(
         one.orders, key=lambda order: (rewards[one.id, order[1]] or 0) - (rewards[one.id, order[0]] or 0)
     )
     text = (
         f"The criteria gave the better answer {rewards[one.id, better]:.2f} of 1 and the worse one "
         f"{rewards[one.id, worse]:.2f}. Expected: more for the better one.\n"
-        f"Of the better answer:\n{_said(one, better, criteria, scores)}\n"
-        f"Of the worse answer:\n{_said(one, worse, criteria, scores)}"
+        f"Of the better answer:\n{_list_scores(one, better, criteria, scores)}\n"
+        f"Of the worse answer:\n{_list_scores(one, worse, criteria, scores)}"
     )
-    return [_shown(one, "better", better), _shown(one, "worse", worse)], text
+    return [_show_answer(one, "better", better), _show_answer(one, "worse", worse)], text
 
 
-def _said(one: RubricExample, number: int, criteria: Sequence[Criterion], scores: Scores) -> str:
+def _list_scores(one: RubricExample, number: int, criteria: Sequence[Criterion], scores: Scores) -> str:
     key = one.id, number
     return "\n".join(
         f"- {criterion.id}: met to {scores.of(criterion, key) or 0:.0%}. {scores.reason(criterion, key)}".rstrip()

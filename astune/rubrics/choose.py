@@ -71,7 +71,7 @@ def choose(
     indices = select_criteria(
         [one.text for one in helpful], [gains[one.id] for one in helpful], max(0, at_most - len(given)), seed
     )
-    chosen = _weighted(given, [helpful[index] for index in indices], scores, split, kind, seed)
+    chosen = _weigh(given, [helpful[index] for index in indices], scores, split, kind, seed)
     if not any(one.weight for one in chosen):
         return None
     rewards = scores.rewards(chosen, [key for one in (*split.train, *split.dev) for key in keys(one)])
@@ -108,7 +108,7 @@ def _without_duplicates(
     scores: Scores,
     split: Split,
 ) -> list[Criterion]:
-    """Of `others` that say or do the same the one that tells most; none that says what is given already."""
+    """Keep of the `others` that say or do the same the one that tells most, and none that repeats a given criterion."""
     judged = [key for one in (*split.train, *split.dev) for key in keys(one)]
     together = [*given, *sorted(others, key=lambda one: -math.fsum(margins[one.id]))]
     groups = duplicate_groups([one.text for one in together], [scores.column(one, judged) for one in together])
@@ -138,15 +138,16 @@ def _forward(
     return gains
 
 
-def _weighted(
+def _weigh(
     given: Sequence[Criterion], chosen: Sequence[Criterion], scores: Scores, split: Split, kind: Kind, seed: int
 ) -> list[Criterion]:
-    """`given` with the weights that they have, the others with fitted ones on the same measure, the heaviest first."""
+    """Weigh criteria: `given` keep their weights, the others get fitted ones on the same measure; the heaviest
+    first."""
     together = [*given, *chosen]
     if not chosen:
         return together
     worth = _worth(together, scores, split, kind)
-    fitted = _fitted(together, worth, scores, split, kind, seed)
+    fitted = _fit(together, worth, scores, split, kind, seed)
     fitted = [
         weight if value > HARDLY else min(weight, value * max(fitted))
         for weight, value in zip(fitted, worth, strict=True)
@@ -171,10 +172,10 @@ def _worth(criteria: Sequence[Criterion], scores: Scores, split: Split, kind: Ki
     return [min(1.0, 2 * max(0.0, one) / best) if best > 0 else 1.0 for one in helps]
 
 
-def _fitted(
+def _fit(
     criteria: Sequence[Criterion], worth: Sequence[float], scores: Scores, split: Split, kind: Kind, seed: int
 ) -> list[float]:
-    """On the answers of train and dev that could be judged by all of `criteria`."""
+    """Fit weights on the answers of train and dev that could be judged by all of `criteria`."""
     rows: list[list[float]] = []
     labels: list[float] = []
     places: dict[Key, int] = {}

@@ -28,7 +28,7 @@ def criterion_digest(criterion: Criterion) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def learned_digests(rubric: Rubric) -> dict[str, str]:
+def read_learned_digests(rubric: Rubric) -> dict[str, str]:
     """By id, the digests of the criteria as they were learned; of a rubric that a person wrote, none."""
     digests = rubric.provenance.get("criteria", {})
     return {str(name): str(digest) for name, digest in digests.items()} if isinstance(digests, dict) else {}
@@ -36,7 +36,7 @@ def learned_digests(rubric: Rubric) -> dict[str, str]:
 
 def edits_of(rubric: Rubric) -> Edits:
     """Found by the digests in the provenance; what a person marked `edited` counts too."""
-    learned = learned_digests(rubric)
+    learned = read_learned_digests(rubric)
     edited = [one for one in rubric.criteria if one.edited or learned.get(one.id) != criterion_digest(one)]
     removed = learned.keys() - {one.id for one in rubric.criteria}
     return Edits(tuple(one.model_copy(update={"edited": True}) for one in edited), frozenset(removed))

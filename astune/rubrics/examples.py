@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from astune.errors import TaskError, nearest
-from astune.judging.labels import check_one_scale
+from astune.judging.figures import check_one_scale
+from astune.support.file_kinds import Kind as FileKind
+from astune.support.file_kinds import instead, kind_of
 from astune.task_reader.jsonl import read_jsonl
 
 Kind = Literal["scored", "paired", "ranked"]
@@ -54,7 +56,7 @@ class RubricExample:
 
     @property
     def good(self) -> bool:
-        """Of a scored example: whether its score is in the upper half of the scores of its file."""
+        """True if the score of a scored example is in the upper half of the scores of its file."""
         return self.values[0] >= 0.5
 
     @property
@@ -77,7 +79,11 @@ class Examples:
 def read_examples(path: Path) -> Examples:
     """Raises TaskError with file, line and column for what is no example, for lines of different kinds, for fewer than
     five, and for scores that are all equal."""
-    rows = [(place, _with_our_names(row, place)) for place, row in read_jsonl(path)]
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for place, row in read_jsonl(path):
+        if not rows:
+            _check_kind(row, place)
+        rows.append((place, _with_our_names(row, place)))
     if len(rows) < FEWEST:
         raise TaskError(
             f"{path}: {len(rows)} examples, expected {FEWEST} to 100: fewer leave none to check a rubric on"
@@ -95,6 +101,15 @@ def read_examples(path: Path) -> Examples:
     if kind == "scored":
         examples = _on_one_scale(path, examples)
     return Examples(path, hashlib.sha256(path.read_bytes()).hexdigest(), kind, tuple(examples))
+
+
+def _check_kind(row: Mapping[str, Any], place: str) -> None:
+    """Raises TaskError for a file of something else, unless a name in it is a misspelt one."""
+    kind = kind_of(row)
+    columns = [name for names in COLUMNS.values() for name in names]
+    misspelt = any(name not in (*KNOWN, *OTHER_NAMES) and nearest(name, columns) for name in row)
+    if kind not in (None, FileKind.SCORED) and not misspelt:
+        raise TaskError(f"{place}: {instead(kind, EXPECTED)}")
 
 
 def _with_our_names(row: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -118,30 +133,32 @@ def _kind(place: str, row: Mapping[str, Any]) -> Kind:
 
 
 def _example(place: str, row: Mapping[str, Any], kind: Kind) -> RubricExample:
-    query = _text(place, row, "query")
+    query = _read_text(place, row, "query")
     given_id, reference = row.get("id"), row.get("reference")
     if given_id is not None and (isinstance(given_id, bool) or not isinstance(given_id, str | int)):
         raise TaskError(f"{place}: id: expected a text or a whole number, got {given_id!r:.80}")
     answers: tuple[str, ...]
     values: tuple[float, ...]
     if kind == "scored":
-        answers, values = (_text(place, row, "answer"),), (_number(place, "score", row.get("score")),)
+        answers, values = (_read_text(place, row, "answer"),), (_read_number(place, "score", row.get("score")),)
     elif kind == "paired":
-        answers, values = (_text(place, row, "chosen"), _text(place, row, "rejected")), (1.0, 0.0)
+        answers, values = (_read_text(place, row, "chosen"), _read_text(place, row, "rejected")), (1.0, 0.0)
     else:
-        answers, values = _ranked(place, row)
+        answers, values = _read_ranked(place, row)
     if len(set(answers)) < len(answers):
         raise TaskError(f"{place}: two of the answers are the same text, so neither can be better")
     name = str(given_id) if given_id is not None else hashlib.sha256(repr((query, answers)).encode()).hexdigest()[:10]
-    return RubricExample(name, query, answers, values, None if reference is None else _text(place, row, "reference"))
+    return RubricExample(
+        name, query, answers, values, None if reference is None else _read_text(place, row, "reference")
+    )
 
 
-def _ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Answers and values of a ranked example; `ranks` has 1 for the best, equal numbers for equally good ones."""
+def _read_ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Read answers and values of a ranked example; `ranks` has 1 for the best, equal numbers for equally good ones."""
     answers = row["answers"]
     if not isinstance(answers, list) or len(answers) < 2:
         raise TaskError(f"{place}: answers: expected a list of at least two, the best first, got {answers!r:.80}")
-    texts = [_text(place, {f"answers[{n}]": text}, f"answers[{n}]") for n, text in enumerate(answers)]
+    texts = [_read_text(place, {f"answers[{n}]": text}, f"answers[{n}]") for n, text in enumerate(answers)]
     ranks = row.get("ranks")
     if ranks is None:
         ranks = list(range(1, len(texts) + 1))
@@ -149,7 +166,7 @@ def _ranked(place: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[
         raise TaskError(f"{place}: ranks: expected a number for each of the {len(texts)} answers, got {ranks!r:.80}")
     if any(isinstance(rank, bool) for rank in ranks):
         raise TaskError(f"{place}: ranks: expected numbers, 1 for the best, got {ranks!r:.80}")
-    numbers = [_number(place, f"ranks[{n}]", rank) for n, rank in enumerate(ranks)]
+    numbers = [_read_number(place, f"ranks[{n}]", rank) for n, rank in enumerate(ranks)]
     if len(set(numbers)) == 1:
         raise TaskError(f"{place}: ranks: all are equal; expected one answer that is better than another")
     order = sorted(range(len(texts)), key=lambda n: numbers[n])
@@ -168,14 +185,14 @@ def _on_one_scale(path: Path, examples: list[RubricExample]) -> list[RubricExamp
     ]
 
 
-def _text(place: str, row: Mapping[str, Any], name: str) -> str:
+def _read_text(place: str, row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
         raise TaskError(f"{place}: {name}: expected a text, got {value!r:.80}")
     return value
 
 
-def _number(place: str, name: str, value: Any) -> float:
+def _read_number(place: str, name: str, value: Any) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise TaskError(f"{place}: {name}: expected a number, got {value!r:.80}")
     return float(value)

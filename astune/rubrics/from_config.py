@@ -15,7 +15,7 @@ from astune.rubrics.examples import Examples, read_examples
 from astune.rubrics.judge_examples import Asking, Watch, judge_by_rubric, rewards_of
 from astune.rubrics.learn import RubricLearner
 from astune.rubrics.measure import Accuracy, measure
-from astune.rubrics.report import dated, with_report
+from astune.rubrics.report import set_date, with_report
 from astune.rubrics.split import split_examples
 from astune.task_judge.llm.rubric import Rubric, load_rubric, save_rubric
 
@@ -33,7 +33,7 @@ def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited
     examples = read_examples(_examples_path(loaded))
     out = Path(config.rubrics.out) if config.rubrics.out else DEFAULT_OUT
     edits = _edits(out, keep_edited)
-    split = split_examples(examples, config.rubrics.dev_share, config.rubrics.test_share, config.seed)
+    split = split_examples(examples, config.seed)
     asking = _asking(_with_cache(config.task_judge.llm, out), watch)
     asking.models.budget = Budget(config.rubrics.max_calls, config.rubrics.max_cost)
     learner = RubricLearner(examples, split, config.rubrics, asking, config.seed, edits)
@@ -45,7 +45,7 @@ def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited
         ) from error
     except PolicyError as error:
         raise AstuneError(f"{error}. {GO_ON}") from error
-    rubric = dated(with_report(out.stem, learned, examples, split, asking, config.seed), today)
+    rubric = set_date(with_report(out.stem, learned, examples, split, asking, config.seed), today)
     save_rubric(rubric, out)
     return rubric, out
 

@@ -34,8 +34,8 @@ class Watch(Protocol):
 
     def stage(self, name: str, total: int) -> None: ...
     def advance(self) -> None: ...
-    def failed(self, why: str) -> None:
-        """A reply could not be used."""
+    def report_failure(self, why: str) -> None:
+        """Report that a reply could not be used."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Asking:
             try:
                 answer = await self.models.ask(messages, schema, vote=vote, check=check)
             except JudgeError as error:
-                self.watch.failed(str(error))
+                self.watch.report_failure(str(error))
                 return None
             except (PolicyError, BudgetSpent) as error:
                 self.stopped_by = error
@@ -83,9 +83,9 @@ class Asking:
     async def stage(self, name: str, questions: Sequence[Awaitable[R]]) -> list[R]:
         """The answers in order. Raises PolicyError and BudgetSpent, once those under way, which are paid, have come."""
         self.watch.stage(name, len(questions))
-        return await all_ended([self._watched(question) for question in questions])
+        return await all_ended([self._watch_progress(question) for question in questions])
 
-    async def _watched(self, question: Awaitable[R]) -> R:
+    async def _watch_progress(self, question: Awaitable[R]) -> R:
         result = await question
         self.watch.advance()
         return result
@@ -105,7 +105,7 @@ class Judged:
 
     @cached_property
     def scores(self) -> tuple[dict[str, int], ...]:
-        """Of each reply, by id. Read once: choosing among criteria asks for them again and again."""
+        """The scores of each reply, by criterion. Read once: choosing among criteria asks for them again and again."""
         return tuple(check_scores(self.rubric, reply) for reply in self.replies)
 
     @property
@@ -154,7 +154,7 @@ class Scores:
         """Judges all answers by criteria that are new to it."""
         size = MOST_CRITERIA_OF_A_CALL
         batches = [
-            Rubric(name="candidates", criteria=tuple(unweighted(one) for one in criteria[at : at + size]))
+            Rubric(name="candidates", criteria=tuple(reset_weight(one) for one in criteria[at : at + size]))
             for at in range(0, len(criteria), size)
         ]
         named = [(batch, key, one, answer) for batch in batches for key, one, answer in _answers(self._examples)]
@@ -186,8 +186,8 @@ class Scores:
         return rewards
 
 
-def unweighted(criterion: Criterion) -> Criterion:
-    """As a candidate: what a person gave weight 0 is judged all the same."""
+def reset_weight(criterion: Criterion) -> Criterion:
+    """Give a criterion weight 1: a candidate to which a person gave weight 0 is judged all the same."""
     return criterion.model_copy(update={"weight": 1.0})
 
 

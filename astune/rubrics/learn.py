@@ -7,18 +7,19 @@ Unlike theirs, what is reported is measured on examples that nothing here saw be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.config.judges import RubricsConfig
-from astune.errors import AstuneError
-from astune.rubrics.arrange import arranged
-from astune.rubrics.candidates import ProposalRequest, merged, proposals, proposed, revisions
+from astune.errors import AstuneError, nearest
+from astune.rubrics.candidates import ProposalRequest, merge_criteria, proposals, propose_criteria, revisions
 from astune.rubrics.choose import Choice, choose, dev_helps
 from astune.rubrics.edits import Edits
 from astune.rubrics.examples import Examples, RubricExample
 from astune.rubrics.judge_examples import Asking, Scores, judge_as_a_whole, judge_by_rubric, rewards_of
 from astune.rubrics.measure import Accuracy, keys, measure, pass_mark
+from astune.rubrics.prompts import Arrangement, arrange_messages
 from astune.rubrics.split import Split
 from astune.task_judge.llm.rubric import Criterion, Rubric
 
@@ -76,11 +77,11 @@ class RubricLearner:
         """Raises NothingHelps; BudgetSpent, or PolicyError where no model answers, after which it can go on."""
         await self._add(self._edits.criteria, "judge by what is kept")
         first = await self._round(self._differences(), "propose")
-        best, rounds = await self._revised(first)
+        best, rounds = await self._revise(first)
         if best is None:
             helps = dev_helps(self._pool, self._scores, self._split, self._kind)
             raise NothingHelps([(one.text, helps[one.id]) for one in self._pool])
-        in_use = await self._arranged(best)
+        in_use = await self._arrange(best)
         test = await self._on_test(in_use.rubric, in_use.pass_at, "test")
         return Learned(
             in_use=in_use,
@@ -94,9 +95,9 @@ class RubricLearner:
 
     async def _round(self, requests: Sequence[ProposalRequest], stage: str) -> Choice | None:
         """Adds what is proposed to the pool and chooses from it anew."""
-        found = await proposed(self._asking, requests, self._config.scale, stage)
+        found = await propose_criteria(self._asking, requests, self._config.scale, stage)
         settled = self._edits.removed | {one.id for one in self._pool}  # what was edited keeps the id of its first text
-        new = [one for one in merged(self._pool, found, self._seed) if one.id not in settled]
+        new = [one for one in merge_criteria(self._pool, found, self._seed) if one.id not in settled]
         await self._add(new, "judge by the new criteria")
         if not self._pool:
             return None
@@ -112,8 +113,8 @@ class RubricLearner:
         instructions = self._asking.llm.instructions
         return proposals(self._split.train, self._kind, self._pool, self._config, instructions, self._seed)
 
-    async def _revised(self, first: Choice | None) -> tuple[Choice | None, int]:
-        """The choice that is best on dev, and the number of rounds of revising."""
+    async def _revise(self, first: Choice | None) -> tuple[Choice | None, int]:
+        """Revise in rounds; the choice that is best on dev, and the number of rounds."""
         best, stale = first, 0
         for number in range(self._config.rounds):
             mistakes = self._mistakes(best)
@@ -127,7 +128,7 @@ class RubricLearner:
         return best, self._config.rounds
 
     def _mistakes(self, best: Choice | None) -> list[ProposalRequest]:
-        """Of the best choice; where there is none yet, of all candidates together."""
+        """Requests about the mistakes of the best choice; where there is none yet, of all candidates together."""
         criteria = best.criteria if best else tuple(self._pool)
         if not criteria:
             return []
@@ -137,9 +138,9 @@ class RubricLearner:
         instructions = self._asking.llm.instructions
         return revisions(train, self._kind, criteria, self._scores, rewards, mark, self._config, instructions)
 
-    async def _arranged(self, best: Choice) -> InUse:
-        """With themes, and with anchors where these do not make the judge worse on dev."""
-        plain, anchored = await arranged(self._asking, best.criteria, self._config.scale)
+    async def _arrange(self, best: Choice) -> InUse:
+        """Add themes to the choice, and anchors where these do not make the judge worse on dev."""
+        plain, anchored = await arrange(self._asking, best.criteria, self._config.scale)
         in_use = await self._in_use(plain, "judge by the whole rubric")
         if anchored == plain:
             return in_use
@@ -182,3 +183,44 @@ class RubricLearner:
         good = 2 * sum(one.good for one in seen) >= len(seen)
         rewards = {key: float(good) for one in self._split.test for key in keys(one)}
         return measure(self._split.test, self._kind, rewards, 0.5)
+
+
+async def arrange(asking: Asking, criteria: Sequence[Criterion], scale: str) -> tuple[list[Criterion], list[Criterion]]:
+    """Arrange the criteria by theme, without and with anchors. Criteria that a person edited keep theme and anchors.
+    Where the reply cannot be used, all stay as they are."""
+    known = {criterion.id: criterion for criterion in criteria}
+
+    def check(reply: Arrangement) -> None:
+        check_arrangement(known, reply)
+
+    messages = arrange_messages({name: one.text for name, one in known.items()}, scale)
+    (reply,) = await asking.stage("arrange", [asking.ask(messages, Arrangement, check)])
+    if reply is None:
+        return list(criteria), list(criteria)
+    themed = [
+        known[name] if known[name].edited else known[name].model_copy(update={"theme": theme.theme.strip()})
+        for theme in reply.themes
+        for name in theme.criteria
+    ]
+    anchored = [
+        one
+        if one.edited or one.scale == "binary"
+        else one.model_copy(update={"anchors": reply.anchors.get(one.id, {})})
+        for one in themed
+    ]
+    return themed, anchored
+
+
+def check_arrangement(known: dict[str, Criterion], reply: Arrangement) -> None:
+    """Raises ValueError unless each criterion stands under exactly one theme and anchors are on its scale."""
+    times = Counter(name for theme in reply.themes for name in theme.criteria)
+    problems = [f"no criterion {name!r}.{nearest(name, known)}".rstrip(".") for name in times if name not in known]
+    problems += [f"criterion {name!r} stands under no theme" for name in known if name not in times]
+    problems += [f"criterion {name!r} stands {count} times" for name, count in times.items() if count > 1]
+    for name, anchors in reply.anchors.items():
+        if name not in known:
+            problems.append(f"anchors of {name!r}, which is no criterion")
+        elif any(not known[name].min <= score <= known[name].max for score in anchors):
+            problems.append(f"anchors of {name!r}: scores from {known[name].min} to {known[name].max}")
+    if problems:
+        raise ValueError("; ".join(problems))

@@ -16,6 +16,7 @@ from typing import Any
 
 from astune.judging.agreement import cohen_kappa, wilson
 from astune.rubrics.examples import Kind, RubricExample
+from astune.support.statistics import exceeds
 
 Key = tuple[str, int]
 """An answer: the id of its example and its number there."""
@@ -73,7 +74,9 @@ def how_right(example: RubricExample, kind: Kind, rewards: Rewards, pass_at: flo
     if kind == "scored":
         reward = rewards[example.id, 0]
         return float(reward is not None and (reward >= pass_at) == example.good)
-    ordered = [_ordered(rewards[example.id, better], rewards[example.id, worse]) for better, worse in example.orders]
+    ordered = [
+        _compare_rewards(rewards[example.id, better], rewards[example.id, worse]) for better, worse in example.orders
+    ]
     return sum({1: 1.0, 0: 0.5}.get(order, 0.0) if order is not None else 0.0 for order in ordered) / len(ordered)
 
 
@@ -97,10 +100,10 @@ def pass_mark(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards) -
     middles = [(low + high) / 2 for low, high in pairwise(levels)]
     marks = [0.5, *(round(middle, 3) for middle in middles), 1.0]
 
-    def agreed(mark: float) -> int:
+    def count_agreed(mark: float) -> int:
         return sum((reward >= mark) == good for reward, good in judged)
 
-    return max((mark for mark in marks if mark > 0), key=lambda mark: (agreed(mark), -abs(mark - 0.5)))
+    return max((mark for mark in marks if mark > 0), key=lambda mark: (count_agreed(mark), -abs(mark - 0.5)))
 
 
 def _good_and_bad(examples: Sequence[RubricExample], kind: Kind, rewards: Rewards) -> list[tuple[float | None, bool]]:
@@ -110,11 +113,11 @@ def _good_and_bad(examples: Sequence[RubricExample], kind: Kind, rewards: Reward
     return [(rewards[key], good) for best, worst in ends for key, good in ((best, True), (worst, False))]
 
 
-def _ordered(one: float | None, other: float | None) -> int | None:
+def _compare_rewards(one: float | None, other: float | None) -> int | None:
     """1 if the first reward is higher, -1 if the second is, 0 for a tie, None if either is missing."""
     if one is None or other is None:
         return None
-    return (one > other + 1e-9) - (other > one + 1e-9)
+    return exceeds(one, other) - exceeds(other, one)
 
 
 def _classes(
@@ -126,6 +129,6 @@ def _classes(
         return [(example.good, None if reward is None else reward >= pass_at)]
     classes: list[tuple[bool | int, bool | int | None]] = []
     for better, worse in example.orders:
-        order = _ordered(rewards[example.id, better], rewards[example.id, worse])
+        order = _compare_rewards(rewards[example.id, better], rewards[example.id, worse])
         classes += [(1, order), (-1, None if order is None else -order)]
     return classes

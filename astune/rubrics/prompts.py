@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from astune.task_judge.llm.fence import fenced
+from astune.task_judge.llm.fence import fence
 
 PROMPTS_VERSION = 1
 """Goes up whenever a text below changes. It stands in the provenance of a rubric."""
@@ -103,7 +103,7 @@ def propose_messages(
         instructions=instructions,
     )
     listed = "Known already, do not repeat them:\n" + "\n".join(f"- {text}" for text in known)
-    return _messages(system, _shown(shown), listed if known else "")
+    return _messages(system, _show_answers(shown), listed if known else "")
 
 
 def revise_messages(
@@ -125,7 +125,7 @@ def revise_messages(
         PROPOSAL_FORMAT,
         instructions=instructions,
     )
-    return _messages(system, *_listed(criteria), _shown(shown), fenced("mistake", mistake))
+    return _messages(system, *_list_criteria(criteria), _show_answers(shown), fence("mistake", mistake))
 
 
 def holistic_messages(query: str, answer: str, reference: str | None, instructions: str) -> list[Message]:
@@ -136,7 +136,7 @@ def holistic_messages(query: str, answer: str, reference: str | None, instructio
         'Reply with JSON: {"reason": "in one sentence", "score": 0}',
         instructions=instructions,
     )
-    return _messages(system, _shown([ShownAnswer("answer", query, answer, reference)]))
+    return _messages(system, _show_answers([ShownAnswer("answer", query, answer, reference)]))
 
 
 def arrange_messages(criteria: Mapping[str, str], scale: str) -> list[Message]:
@@ -153,7 +153,7 @@ def arrange_messages(criteria: Mapping[str, str], scale: str) -> list[Message]:
         + (', "anchors": {"id": {"0": "text"}}}' if scale == "scaled" else "}"),
         instructions="",
     )
-    return _messages(system, *_listed(criteria))
+    return _messages(system, *_list_criteria(criteria))
 
 
 def _system(first: str, *parts: str, instructions: str) -> str:
@@ -166,19 +166,19 @@ def _messages(system: str, *parts: str) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
-def _listed(criteria: Mapping[str, str]) -> list[str]:
-    return [fenced("criterion", f"{name}\n{text}") for name, text in criteria.items()]
+def _list_criteria(criteria: Mapping[str, str]) -> list[str]:
+    return [fence("criterion", f"{name}\n{text}") for name, text in criteria.items()]
 
 
-def _shown(shown: Sequence[ShownAnswer]) -> str:
+def _show_answers(shown: Sequence[ShownAnswer]) -> str:
     """The answers in fences, each task once in front of its answers that follow each other."""
     parts: list[str] = []
     task: tuple[str, str | None] | None = None
     for one in shown:
         if (one.query, one.reference) != task:
             task = one.query, one.reference
-            parts.append(fenced("task", one.query))
+            parts.append(fence("task", one.query))
             if one.reference is not None:
-                parts.append(fenced("reference", one.reference))
-        parts.append(fenced(one.role, one.answer))
+                parts.append(fence("reference", one.reference))
+        parts.append(fence(one.role, one.answer))
     return "\n\n".join(parts)

@@ -35,7 +35,7 @@ def with_report(name: str, learned: Learned, examples: Examples, split: Split, a
     )
 
 
-def dated(rubric: Rubric, created: date) -> Rubric:
+def set_date(rubric: Rubric, created: date) -> Rubric:
     return rubric.model_copy(update={"provenance": {"created": created.isoformat(), **rubric.provenance}})
 
 
@@ -80,7 +80,7 @@ def _report(learned: Learned) -> dict[str, Any]:
 
 
 def better_than_baselines(report: Mapping[str, Any]) -> bool:
-    """Whether the rubric did better on the test examples than the most frequent label, by at least one standard error
+    """True if the rubric did better on the test examples than the most frequent label, by at least one standard error
     of so few examples, since shuffled labels come out a little above it by luck; and no worse than the same model
     without a rubric."""
     accuracy, n = report["test"]["accuracy"], report["test"]["n"]

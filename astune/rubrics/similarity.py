@@ -69,7 +69,7 @@ def _unit(vector: dict[str, float]) -> dict[str, float]:
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    """Of unit vectors, at most 1."""
+    """The cosine of two unit vectors, at most 1."""
     return min(1.0, math.fsum(value * other[name] for name, value in one.items() if name in other))
 
 
@@ -105,18 +105,18 @@ def duplicate_groups(texts: Sequence[str], columns: Sequence[Sequence[float | No
 
 
 def _compatible(one: str, other: str) -> bool:
-    """Whether both name the same numbers and both forbid, or both ask: "at most 40 words" is near "at most 80 words"
+    """True if both name the same numbers and both forbid, or both ask: "at most 40 words" is near "at most 80 words"
     and "apologises" near "does not apologise", but they are not the same."""
-    return _NUMBER.findall(one) == _NUMBER.findall(other) and _negated(one) == _negated(other)
+    return _NUMBER.findall(one) == _NUMBER.findall(other) and _is_negated(one) == _is_negated(other)
 
 
-def _negated(text: str) -> bool:
+def _is_negated(text: str) -> bool:
     words = _WORD.findall(text.lower().replace("n't", " not"))
     return sum(word in _NEGATIONS for word in words) % 2 == 1
 
 
 def same_scores(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    """Whether two criteria gave equal scores to at least 95 % of at least 8 answers that both judged. Criteria that
+    """True if two criteria gave equal scores to at least 95 % of at least 8 answers that both judged. Criteria that
     gave every answer the same score tell nothing of each other."""
     both = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
     varied = len({a for a, _ in both}) > 1 and len({b for _, b in both}) > 1

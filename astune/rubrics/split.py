@@ -17,6 +17,8 @@ from astune.rubrics.examples import Examples, Kind, RubricExample
 
 ATTEMPTS = 500
 """Shuffles that are tried for one with good and bad answers where both are needed."""
+SHARE = 0.25
+"""The part of the examples that is in dev, and the part that is in test."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Split:
         return hashlib.sha256(ids.encode()).hexdigest()[:16]
 
 
-def split_examples(examples: Examples, dev_share: float, test_share: float, seed: int) -> Split:
+def split_examples(examples: Examples, seed: int) -> Split:
     """At least one example in each part, and of scored ones good and bad answers in train and in dev.
 
     Raises TaskError where no split is like that.
@@ -48,7 +50,7 @@ def split_examples(examples: Examples, dev_share: float, test_share: float, seed
             "choose criteria by, one to test on"
         )
     n, shuffled = len(examples.all), random.Random(seed)
-    sizes = max(1, round(test_share * n)), max(2 if examples.kind == "scored" else 1, round(dev_share * n))
+    sizes = max(1, round(SHARE * n)), max(2 if examples.kind == "scored" else 1, round(SHARE * n))
     for _ in range(ATTEMPTS):
         split = _attempt(list(groups.values()), sizes, shuffled)
         if _complete(split, examples.kind):

@@ -48,7 +48,7 @@ def criteria_table(rubric: Rubric) -> Table:
             table.add_row("", "", Text(theme, style="bold"))
         for one in criteria:
             gain = helps.get(one.id)
-            table.add_row(f"{one.weight:g}", "" if gain is None else f"{gain:.3f}", _described(one))
+            table.add_row(f"{one.weight:g}", "" if gain is None else f"{gain:.3f}", _describe(one))
     return table
 
 
@@ -106,7 +106,7 @@ def differences(first: Rubric, second: Rubric) -> Iterator[str]:
     before, after = ({one.id: one for one in rubric.criteria} for rubric in (first, second))
     gone = [one for name, one in before.items() if name not in after]
     new = [one for name, one in after.items() if name not in before]
-    reworded = dict(_reworded(gone, new))
+    reworded = dict(_find_reworded(gone, new))
     for name, one in before.items():
         if name in after:
             yield from _changes(one, after[name])
@@ -122,7 +122,7 @@ def differences(first: Rubric, second: Rubric) -> Iterator[str]:
         yield f"~ test accuracy: {reports[0]} -> {reports[1]}"
 
 
-def _reworded(gone: list[Criterion], new: list[Criterion]) -> Iterator[tuple[str, Criterion]]:
+def _find_reworded(gone: list[Criterion], new: list[Criterion]) -> Iterator[tuple[str, Criterion]]:
     """Ids of criteria that are gone, each with one that says the same now."""
     together = [*gone, *new]
     for group in duplicate_groups([one.text for one in together], [[] for _ in together]):
@@ -152,7 +152,7 @@ def _figures(figures: Mapping[str, Any]) -> tuple[str, str, str, str]:
     )
 
 
-def _described(one: Criterion) -> Text:
+def _describe(one: Criterion) -> Text:
     text = Text(one.text)
     if one.edited:
         text.append("  (edited)", style="yellow")

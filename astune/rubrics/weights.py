@@ -49,7 +49,7 @@ def fit_weights(
     every criterion has the wrong sign, all weights are 1. `worth` is what each criterion is worth by itself, on any
     scale; without it all begin equal. `seed` draws the comparisons where there are too many.
     """
-    comparisons = list(pairs) or _ordered(labels)
+    comparisons = list(pairs) or _order_pairs(labels)
     independent = len({index for pair in comparisons for index in pair}) / 2
     if len(comparisons) > MOST_COMPARISONS:
         comparisons = random.Random(seed).sample(comparisons, MOST_COMPARISONS)
@@ -59,10 +59,10 @@ def fit_weights(
     )
     criteria = len(scores[0]) if scores else 0
     weight = independent / len(comparisons) if comparisons else 0.0
-    return _normalised(_minimum([(row, weight * count) for row, count in differences.items()], criteria, worth))
+    return _normalise(_minimum([(row, weight * count) for row, count in differences.items()], criteria, worth))
 
 
-def _ordered(labels: Sequence[float]) -> list[tuple[int, int]]:
+def _order_pairs(labels: Sequence[float]) -> list[tuple[int, int]]:
     """(better, worse) of every two answers whose labels differ."""
     return [
         (first, second) if labels[first] > labels[second] else (second, first)
@@ -100,7 +100,7 @@ def _minimum(
     return weights
 
 
-def _normalised(weights: Sequence[float]) -> list[float]:
+def _normalise(weights: Sequence[float]) -> list[float]:
     total = math.fsum(weights)
     if total < PRECISE:
         return [1.0] * len(weights)

@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from alembic import command
 from alembic.config import Config as AlembicConfig
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from astune.errors import StoreError
+from astune.store.upgrades import list_revisions, revision_in, upgrade_tables
+
+logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 30.0
 """How long a transaction waits for another one's lock, and a write for a server that is away."""
 CONNECT_SECONDS = 10
 CONFLICT_PAUSE = 0.02
-"""Seconds, at most, before what another transaction was in the way of is begun anew."""
+"""Most seconds until a transaction that had a conflict is tried again."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE_LOCK = 4927
 """The number that ASTune's processes agree on in PostgreSQL."""
+COPY = ".before-"
+"""Stands between the file's name and the new revision in the name of a copy from before an upgrade."""
 LOCKED = ("database is locked", "database table is locked", "database schema is locked")
-"""What SQLite says where others write; only Python 3.11 has its codes."""
+"""Beginnings of SQLite's messages while another connection writes; only Python 3.11 has error codes."""
 UNUSABLE = (sa.exc.SQLAlchemyError, CommandError, ImportError, OSError)
 
 Result = TypeVar("Result")
 
 
 class Database:
-    """Where rows stand. Any thread may use it; each transaction has a connection of its own.
+    """A SQL database. Any thread may use it; each transaction has its own connection.
 
-    Several processes may have the same one open. On SQLite one transaction writes at a time, the others wait. What a
-    process was told is committed survives its end by any signal; on SQLite the last moments before a power cut may be
-    lost (`synchronous=NORMAL`), but never a part of a transaction.
+    Several processes may open the same database. On SQLite one transaction writes at a time and the others wait. A
+    committed transaction survives the end of the process by any signal. On SQLite a power cut may lose the last
+    transactions (`synchronous=NORMAL`), but never a part of one.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = _known(url)
+        self.url = _check_url(url)
         if self.is_sqlite:
             options: dict[str, Any] = {"connect_args": {"timeout": WAIT_SECONDS, "check_same_thread": False}}
         else:
             options = {"pool_pre_ping": True, "connect_args": _patience(self.url)}
-        self.engine = sa.create_engine(self.url, **options)
+        # Errors go into logs, and what people said does not.
+        self.engine = sa.create_engine(self.url, hide_parameters=True, **options)
         self._snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         if self.is_sqlite:
             sa.event.listen(self.engine, "connect", _prepare)
@@ -57,27 +64,41 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     @property
-    def shown(self) -> str:
+    def address(self) -> str:
         """The address without its password."""
         return self.url.render_as_string(hide_password=True)
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """A transaction: committed at the end of the block, rolled back if that raises."""
-        with self.engine.connect() as connection, connection.begin():
+    def writing(self, *, foreign_keys: bool = True) -> Iterator[sa.Connection]:
+        """A transaction: committed at the end of the block, rolled back if that raises. Without `foreign_keys` SQLite
+        neither checks nor follows them in it."""
+        with self.engine.connect() as connection, self._foreign_keys(connection, foreign_keys), connection.begin():
             if self.is_sqlite:  # one that begins by reading and goes on to write fails at once where another writes
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
-            if (
-                self.is_sqlite and not connection.connection.in_transaction
-            ):  # COMMIT would do nothing, and say so to none
+            # Without a transaction COMMIT would do nothing and report nothing.
+            if self.is_sqlite and not connection.connection.in_transaction:
                 raise StoreError(
-                    f"the database {self.shown} has rolled a transaction back by itself: is its disk full?"
+                    f"the database {self.address} has rolled a transaction back by itself: is its disk full?"
                 )
 
+    @contextmanager
+    def _foreign_keys(self, connection: sa.Connection, checked: bool) -> Iterator[None]:
+        """Around a transaction, as SQLite turns them neither on nor off in one."""
+        if checked or not self.is_sqlite:
+            yield
+            return
+        raw = connection.connection.cursor()
+        raw.execute("PRAGMA foreign_keys=OFF")
+        try:
+            yield
+        finally:
+            raw.execute("PRAGMA foreign_keys=ON")
+
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """What `work` returns, once its transaction is committed. It does nothing but speak to its connection: it is
-        called again where it was undone because another transaction was in its way, for `WAIT_SECONDS`."""
+        """Call `work` in a transaction, commit it, and return the result of `work`. If a conflict with another
+        transaction undoes it, `work` is called again, for up to `WAIT_SECONDS`; so it must do nothing but use its
+        connection."""
 
         def transaction() -> Result:
             with self.writing() as connection:
@@ -98,8 +119,8 @@ class Database:
             transaction.rollback()
 
     def is_conflict(self, error: BaseException) -> bool:
-        """Whether a transaction was undone as another one was in its way: each held what the other needed (PostgreSQL
-        ends one of them), or SQLite's file was locked. Begun anew it can be made."""
+        """True if a conflict with another transaction undid this one: a deadlock, of which PostgreSQL ends one side, or
+        a lock on SQLite's file. The same transaction may succeed when it is tried again."""
         if not isinstance(error, sa.exc.OperationalError) or error.orig is None:
             return False
         if self.is_sqlite:
@@ -126,15 +147,15 @@ def open_database(url: str) -> Database:
 
 
 def open_existing(url: str) -> Database:
-    """The database at `url`, for who looks at what is there: a mistyped address is an error and makes no new one.
+    """The database at `url`, for reading what is there: a mistyped address is an error and makes no new database.
 
     Raises:
         StoreError: as `open_database`, and where there is no store at `url`.
     """
     with _opening(url) as database:
-        if ((file := _file(database)) is not None and not file.is_file()) or revision_of(database) is None:
+        if ((file := _file(database)) is not None and not file.is_file()) or find_revision(database) is None:
             raise StoreError(
-                f"there is no store at {shown(url)}: astune.online.store, or astune.monitor.store, names it"
+                f"there is no store at {show_url(url)}: astune.online.store, or astune.monitor.store, names it"
             )
         upgrade(database)
     return database
@@ -142,7 +163,7 @@ def open_existing(url: str) -> Database:
 
 @contextmanager
 def _opening(url: str) -> Iterator[Database]:
-    """The database, closed again where the block fails."""
+    """A database that is closed again if the block fails."""
     try:
         database = Database(url)
         try:
@@ -151,12 +172,12 @@ def _opening(url: str) -> Iterator[Database]:
             database.close()
             raise
     except UNUSABLE as error:
-        raise StoreError(f"the database {shown(url)} cannot be used: {reason(error)}") from error
+        raise StoreError(f"the database {show_url(url)} cannot be used: {reason(error)}") from error
 
 
 def check_usable(url: str) -> list[str] | None:
-    """The revisions that the tables of the store at `url` lack, None where there is no store; makes and changes none.
-    Raises StoreError as `open_database` would, as far as can be told without writing."""
+    """The revisions that the tables of the store at `url` lack; None if there is no store. Nothing is written. Raises
+    StoreError as `open_database` would, as far as that can be known without writing."""
     with _opening(url) as database:
         file = _file(database)
         needs = _needs(database) if file is None or file.exists() else None
@@ -166,15 +187,58 @@ def check_usable(url: str) -> list[str] | None:
 
 def upgrade(database: Database) -> None:
     """Bring the tables to this version; processes that start together do it once. A database that has them is not
-    written to. Raises StoreError where a newer version of ASTune has upgraded it."""
+    written to. What SQLite's file was before is kept in a copy beside it.
+
+    Raises:
+        StoreError: a newer version of ASTune has upgraded it, or the upgrade would have lost something.
+    """
     if _needs(database) == []:
         return
-    config = _alembic()
-    with database.writing() as connection:
-        if not database.is_sqlite:
-            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+
+    def bring_up_to_date() -> None:
+        with database.writing(foreign_keys=False) as connection:
+            if not database.is_sqlite:
+                connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))
+            lacks = _lacking(revision_in(connection), database)
+            if lacks == []:
+                return  # another process was quicker
+            if lacks is not None and database.is_sqlite:
+                _copy(connection, lacks[0])
+            upgrade_tables(connection, _alembic())
+
+    _until_free(bring_up_to_date, database.is_conflict)
+
+
+def _copy(connection: sa.Connection, revision: str) -> None:
+    """Write `FILE.before-REVISION` beside the file of SQLite, whose transaction has changed nothing yet."""
+    file = file_of(connection)
+    copy, new = file.with_name(f"{file.name}{COPY}{revision}"), file.with_name(f"{file.name}.copy")
+    try:
+        os.close(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))  # nobody else may read it meanwhile
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(new)) as target:
+            source.backup(target)
+        shutil.copymode(file, new)
+        os.replace(new, copy)
+    except (sqlite3.Error, OSError) as error:
+        new.unlink(missing_ok=True)
+        raise StoreError(
+            f"the tables of {file} are not brought up to date, as no copy of it can be written beside it: {error}"
+        ) from error
+    logger.warning("the tables of %s are brought to revision %s; %s has it as it was before", file, revision, copy)
+
+
+def copies_of(database: Database) -> list[Path]:
+    """The copies from before upgrades that stand beside the file of SQLite."""
+    if not database.is_sqlite:
+        return []
+    with database.reading() as connection:
+        file = file_of(connection)
+    return sorted(path for path in file.parent.iterdir() if path.name.startswith(f"{file.name}{COPY}"))
+
+
+def file_of(connection: sa.Connection) -> Path:
+    """The file of a SQLite database."""
+    return Path(next(row.file for row in connection.exec_driver_sql("PRAGMA database_list") if row.name == "main"))
 
 
 def _alembic() -> AlembicConfig:
@@ -184,35 +248,35 @@ def _alembic() -> AlembicConfig:
 
 
 def _needs(database: Database) -> list[str] | None:
-    """The revisions that its tables lack; None where it has none of ours. Raises StoreError for those of a newer
-    ASTune."""
-    known = [script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()]  # newest first
-    present = revision_of(database)
+    """The revisions that its tables lack, the newest first; None where it has none of ours. Raises StoreError for those
+    of a newer ASTune."""
+    return _lacking(find_revision(database), database)
+
+
+def _lacking(present: str | None, database: Database) -> list[str] | None:
+    known = list_revisions(_alembic())
     if present is None:
         return None
     if present not in known:
         raise StoreError(
-            f"the database {database.shown} was upgraded by a newer ASTune (its tables are of revision {present}, this "
-            f"ASTune knows up to {known[0]}): install that ASTune here too, or name another database"
+            f"the database {database.address} was upgraded by a newer ASTune (its tables are of revision {present}, "
+            f"this ASTune knows up to {known[0]}): install that ASTune here too, or name another database"
         )
     return known[: known.index(present)]
 
 
 def _file(database: Database) -> Path | None:
-    """The file of a SQLite database that is named as one."""
+    """The file of a SQLite database whose address names a file."""
     return None if not database.is_sqlite or _is_uri(database.url) else Path(str(database.url.database))
 
 
-def revision_of(database: Database) -> str | None:
+def find_revision(database: Database) -> str | None:
     """The revision of its tables; None where there are none."""
     with database.reading() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
-            return None
-        revision: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        return revision
+        return revision_in(connection)
 
 
-def shown(url: str) -> str:
+def show_url(url: str) -> str:
     """The address without its password."""
     try:
         return sa.make_url(url).render_as_string(hide_password=True)
@@ -221,7 +285,7 @@ def shown(url: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What the database said, without the statement and its values, which may be what a user wrote."""
+    """The database's message, without the statement and its values, which a user may have written."""
     if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
         return "PostgreSQL needs psycopg: pip install 'astune[postgresql]'"
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
@@ -229,17 +293,17 @@ def reason(error: BaseException) -> str:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether the connection was lost with it."""
+    """True if the error means that the connection is lost."""
     return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
 def pause_after_conflict() -> None:
-    """A moment, by chance longer or shorter, so that two do not meet again."""
+    """Sleep for a random moment, so that two transactions do not collide again."""
     time.sleep(random.uniform(0.0, CONFLICT_PAUSE))
 
 
 def _until_free(work: Callable[[], Result], is_conflict: Callable[[Exception], bool]) -> Result:
-    """What `work` returns, which is called again while something else is in its way, for `WAIT_SECONDS`."""
+    """Return the result of `work`, which is called again on a conflict, for up to `WAIT_SECONDS`."""
     until = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -254,17 +318,19 @@ def _is_locked(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith(LOCKED)
 
 
-def _known(url: str) -> sa.URL:
+def _check_url(url: str) -> sa.URL:
     parsed = sa.make_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
-        raise StoreError(f"the store {shown(url)}: expected sqlite:///FILE or postgresql://..., got {kind!r}")
+        raise StoreError(f"the store {show_url(url)}: expected sqlite:///FILE or postgresql://..., got {kind!r}")
     if kind == "sqlite" and (
         not parsed.database or ":memory:" in parsed.database or parsed.query.get("mode") == "memory"
     ):
-        raise StoreError(f"the store {shown(url)} is in memory, where its other processes do not see it: name a file")
+        raise StoreError(
+            f"the store {show_url(url)} is in memory, where its other processes do not see it: name a file"
+        )
     return parsed
 
 
@@ -273,7 +339,7 @@ def _is_uri(url: sa.URL) -> bool:
 
 
 def _patience(url: sa.URL) -> dict[str, Any]:
-    """What psycopg is told, unless the address says otherwise: a server that is away is noticed."""
+    """Options with which psycopg notices that a server is away; those in the address come first."""
     told: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "tcp_user_timeout": int(1000 * WAIT_SECONDS),

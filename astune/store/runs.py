@@ -15,7 +15,7 @@ from astune.store.writer import Work, Writer
 from astune.types import Sample
 
 MOST_WAITING = 1024
-"""Rows that wait to be written; who writes more waits for the oldest."""
+"""Rows that may wait to be written; a further `write` waits for the oldest."""
 
 
 class RunStore:
@@ -72,7 +72,7 @@ class RunStore:
         self._put(lambda connection: _insert(connection, run_episodes, [values]))
 
     def write_samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """What a step learns from, with advantage and weight of each span."""
+        """Write the samples of a step, with advantage and weight of each span."""
         rows = [
             {
                 "run": self._run,

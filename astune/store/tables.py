@@ -142,7 +142,7 @@ feedback = sa.Table(
         sa.String(16),
         nullable=False,
         index=True,
-        doc="as `astune.store.feedback.states.STATES` says",
+        doc="as `astune.online.store.feedback.states.STATES` says",
     ),
     sa.Column("reason", sa.Text),
     sa.Index("ix_feedback_author_received", "author", "received"),

@@ -25,15 +25,15 @@ _Outcome = tuple["Future[object]", object, "BaseException | None"]
 
 
 class _Undone(Exception):
-    """A transaction of which nothing stands. `away` says that the database was not reached, or lost on the way,
-    `conflict` that another transaction was in the way."""
+    """A transaction that was rolled back. `away`: the database was not reached, or the connection was lost; `conflict`:
+    another transaction was in the way."""
 
     def __init__(self, error: BaseException, *, away: bool, conflict: bool) -> None:
         self.error, self.away, self.conflict = error, away, conflict
 
     @property
     def passes(self) -> bool:
-        """The same may be made later, as it is."""
+        """True if the same transaction may succeed later."""
         return self.away or self.conflict
 
 
@@ -57,12 +57,14 @@ class Writer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
+        self.failure: str | None = None
+        """Why the last transaction was not written; None if it was."""
         self._thread = threading.Thread(target=self._run, name="astune-store", daemon=True)
         self._thread.start()
 
     async def write(self, work: Work[Result]) -> Result:
-        """What `work` returns, once it is committed; raises what it raises, and StoreError where the database takes
-        nothing. A caller that is cancelled leaves the work to be done."""
+        """Return the result of `work` once it is committed. Raises what `work` raises, and StoreError if the database
+        cannot be written. The work is done even if the caller is cancelled."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
 
     def submit(self, work: Work[Result]) -> Future[Result]:
@@ -118,7 +120,8 @@ class Writer:
                     for job in jobs:
                         self._settle([job])
                     return
-                outcomes = [(future, None, self._told(undone.error)) for future, _ in jobs]
+                outcomes = [(future, None, self._explain(undone.error)) for future, _ in jobs]
+            self.failure = next((str(told) for _, _, told in outcomes if isinstance(told, StoreError)), None)
             for future, result, failure in outcomes:
                 if failure is None:
                     future.set_result(result)
@@ -141,17 +144,17 @@ class Writer:
         except BaseException as error:
             away = is_gone(error) or (phase == "connect" and isinstance(error, sa.exc.OperationalError))
             if phase == "commit" and is_gone(error):
-                lost = StoreError(f"{self._database.shown} was lost in a commit: nobody knows whether it stands")
+                lost = StoreError(f"{self._database.address} was lost in a commit: nobody knows whether it stands")
                 return [(future, None, lost) for future, _ in jobs]
             conflict = self._database.is_conflict(error)
             raise _Undone(error, away=away and not self._database.is_sqlite, conflict=conflict) from error
         return outcomes
 
-    def _told(self, error: BaseException) -> BaseException:
-        """The error for the caller: its own, or the database's without statement and values."""
+    def _explain(self, error: BaseException) -> BaseException:
+        """Turn an error into one for the caller: its own, or the database's without statement and values."""
         if not isinstance(error, sa.exc.OperationalError) and not is_gone(error):
             return error
-        told = StoreError(f"the database {self._database.shown} takes nothing: {reason(error)}")
+        told = StoreError(f"the database {self._database.address} takes nothing: {reason(error)}")
         told.__cause__ = error
         return told
 

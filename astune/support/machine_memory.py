@@ -1,13 +1,17 @@
-"""The memory of this machine and of its GPUs."""
+"""The memory of this machine and of its GPUs, and amounts of it in few characters."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,27 @@ def _available() -> int:
     path = Path("/proc/meminfo")
     found = re.search(r"^MemAvailable:\s+(\d+) kB", path.read_text(), re.MULTILINE) if path.is_file() else None
     return int(found[1]) * 1024 if found else 2**63
+
+
+def give_back() -> None:
+    """Give the system what the allocator holds and nobody uses: glibc's keeps it for the next who ask."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def show_bytes(number: float) -> str:
+    """Bytes.
+
+    >>> show_bytes(5 * 2**20), show_bytes(3 * 2**30)
+    ('5 MiB', '3.0 GiB')
+    """
+    return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"
+
+
+def show_count(number: float) -> str:
+    """Parameters, in millions or billions.
+
+    >>> show_count(900_000), show_count(7_600_000_000)
+    ('0.9M', '7.6B')
+    """
+    return f"{number / 1e9:.1f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"

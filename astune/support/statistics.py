@@ -6,10 +6,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+NOISE = 1e-9
+"""Part of the larger of two numbers, or of the largest of several, below which a difference is none."""
+SMALL = 1e-5
+"""Of smaller numbers it is this one's part: what 0.1 + 0.2 - 0.3 leaves is 0."""
 GRID = 10**9
 """Differences are compared as multiples of 1/GRID, so that equal sums are equal whatever the order of adding."""
 MOST_SUMS = 100_000
@@ -98,10 +103,38 @@ def paired_test(differences: Sequence[float]) -> PairedTest:
 
 def _drawn(steps: Sequence[int], found: int) -> float:
     """The flip that was found counts as one of those drawn, so that p is never 0 (Phipson and Smyth 2010)."""
-    draw = random.Random(len(steps))
+    draw, n, whole = random.Random(len(steps)), len(steps), sum(steps)
+    turned, digits = steps[::-1], bytes.maketrans(b"01", b"\0\1")
     as_far = 0
     for _ in range(DRAWN):
-        signs = draw.getrandbits(len(steps))
-        total = sum(step if signs >> place & 1 else -step for place, step in enumerate(steps))
-        as_far += abs(total) >= found
+        signs = f"{draw.getrandbits(n):0{n}b}".encode().translate(digits)
+        as_far += abs(2 * sum(compress(turned, signs)) - whole) >= found
     return (1 + as_far) / (1 + DRAWN)
+
+
+def exceeds(one: float, other: float) -> bool:
+    """Tell whether `one` is greater than `other` by more than rounding makes of it.
+
+    >>> exceeds(0.1 + 0.2, 0.3), exceeds(0.31, 0.3)
+    (False, True)
+    """
+    return one - other > _noise((one, other))
+
+
+def without_noise(values: Sequence[float]) -> list[float]:
+    """The values; those that differ by rounding become the least of them.
+
+    >>> without_noise([0.1 + 0.2, 0.3, 0.1])
+    [0.3, 0.3, 0.1]
+    """
+    noise, found = _noise(values), list(map(float, values))
+    least = -float("inf")
+    for place in sorted(range(len(found)), key=found.__getitem__):
+        if found[place] - least > noise:
+            least = found[place]
+        found[place] = least
+    return found
+
+
+def _noise(values: Sequence[float]) -> float:
+    return NOISE * max([SMALL, *map(abs, values)])

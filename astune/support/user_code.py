@@ -62,6 +62,12 @@ def _innermost(error: BaseException | str) -> re.Match[str] | None:
     return users[-1] if users else None
 
 
+def calling_line() -> str:
+    """`file:line: `code`` of the innermost line of the user's own on the way to here; "" if there is none."""
+    frames = [frame for frame in traceback.extract_stack() if by_user(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: `{frames[-1].line}`" if frames else ""
+
+
 def source_of(spec: str) -> Path | None:
     """The file behind `path/file.py:Name` or `package.module:Name`, without importing it; None if it is not found."""
     where = spec.rpartition("->" if "->" in spec else ":")[0]

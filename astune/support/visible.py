@@ -56,20 +56,20 @@ def mute() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def make_logs_visible() -> None:
+def make_logs_visible(level: int = logging.WARNING) -> None:
     """For a process of ASTune's own: warnings and the log records that nobody else handles are printed by `tell`."""
-    logging.lastResort = _LastResort(logging.WARNING)
+    logging.lastResort = _LastResort(level)
     warnings.formatwarning = lambda *args, **kwargs: visible(_format_warning(*args, **kwargs))
 
 
-def log_as_server() -> None:
-    """For a process that serves, whose log is read days later: ASTune's records from INFO on, and each record that
-    nobody else handles after its time, level and place."""
+def log_as_server(level: int | None = None) -> None:
+    """For a process that serves, whose log is read days later: ASTune's records from INFO on, or from `level` on, and
+    each record that nobody else handles after its time, level and place."""
     lines = logging.Formatter(SERVER_LINE)
     lines.default_msec_format = "%s.%03d"
-    logging.lastResort = _LastResort(logging.INFO)
+    logging.lastResort = _LastResort(level or logging.INFO)
     logging.lastResort.setFormatter(lines)
-    logging.getLogger("astune").setLevel(logging.INFO)
+    logging.getLogger("astune").setLevel(min(level or logging.INFO, logging.INFO))
 
 
 _format_warning = warnings.formatwarning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from numbers import Number, Rational
 from typing import Any, Protocol, runtime_checkable
@@ -36,7 +37,8 @@ def answer_text(task: Task, episode: Episode) -> str:
     if isinstance(answer, str):
         return answer
     if isinstance(answer, float):
-        return format(answer, ".12g")
+        short = format(answer, ".12g")  # 0.1 + 0.2 is 0.3, while 1/6 has all its digits
+        return short if math.isclose(float(short), answer, rel_tol=1e-13) else repr(float(answer))
     if isinstance(answer, Rational) and not isinstance(answer, bool):  # str() refuses more than 4,300 digits
         below = "" if answer.denominator == 1 else f"/{Decimal(int(answer.denominator)):f}"
         return f"{Decimal(int(answer.numerator)):f}{below}"
@@ -50,13 +52,13 @@ def answer_text(task: Task, episode: Episode) -> str:
 
 
 def cut_off(episode: Episode, text: str) -> bool:
-    """Whether `text` ends with a model's answer that ended at `astune.rollout.max_tokens` or the context's end."""
+    """True if `text` ends with a model's answer that ended at `astune.rollout.max_tokens` or the context's end."""
     if not episode.turns or episode.turns[-1].finish_reason != "length":
         return False
     written = str(episode.turns[-1].response.get("content") or "").strip()
     return bool(written) and text.strip().endswith(written)
 
 
-def quoted(text: str) -> str:
-    """`text` as a reason of a verdict shows it: in quotes, of at most 80 characters."""
+def quote(text: str) -> str:
+    """Put `text` in quotes for the reason of a verdict, cut to 80 characters."""
     return repr(text if len(text) <= 80 else text[:77] + "...")

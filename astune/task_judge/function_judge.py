@@ -9,18 +9,16 @@ async def judge(task, response, auxiliary_models):     # AgentScope 1.x: task is
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
+import functools
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 from astune.errors import JudgeError, PluginError, nearest
-from astune.support.user_values import contained, shown, text_of
+from astune.support.concurrency import begin
+from astune.support.user_values import contained, shown
 from astune.task_judge.judge_base import check_verdict
 from astune.types import Episode, Task, Verdict
 
@@ -53,7 +51,7 @@ class FunctionJudge:
         self._parameters = _check_parameters(function, name)
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
-        result = await self._call(self._arguments(task, episode))
+        result = await self._call_function(self._arguments(task, episode))
         return check_verdict(_as_verdict(result, self._name), self._name)
 
     def _arguments(self, task: Task, episode: Episode) -> dict[str, Any]:
@@ -66,11 +64,11 @@ class FunctionJudge:
         }
         return {name: values[name] for name in self._parameters}
 
-    async def _call(self, arguments: dict[str, Any]) -> Any:
+    async def _call_function(self, arguments: dict[str, Any]) -> Any:
         with contained(f"judge {self._name}", GeneratorExit):
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(**arguments)
-            result = await _in_thread(self._function, arguments)
+            result = await begin(functools.partial(self._function, **arguments), "judge", JudgeError)
             return await result if inspect.isawaitable(result) else result
 
 
@@ -87,41 +85,6 @@ def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...
     if ("episode" in parameters) == ("response" in parameters):
         raise PluginError(f"judge {name}: needs exactly one of 'episode' and 'response'; {CONTRACT}")
     return tuple(parameters)
-
-
-async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Runs `function` in a daemon thread. Unlike `asyncio.to_thread`, a function that never ends occupies no
-    place in a shared pool, and the interpreter does not wait for it at exit."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()  # the thread, too, knows which episode is under way
-
-    def finish(error: Exception | None, result: Any) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    def run() -> None:
-        error: Exception | None = None
-        result = None
-        try:
-            result = context.run(function, **arguments)
-        except StopIteration as raised:  # which no future can hold
-            error = JudgeError("it raised StopIteration")
-            error.__cause__ = raised
-        except Exception as raised:
-            error = raised
-        except BaseException as raised:
-            error = JudgeError(f"it raised {type(raised).__name__}: {text_of(raised)}")
-            error.__cause__ = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(finish, error, result)
-
-    threading.Thread(target=run, daemon=True, name="judge").start()
-    return await future
 
 
 def _as_verdict(result: Any, name: str) -> Verdict:

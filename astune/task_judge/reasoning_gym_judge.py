@@ -10,7 +10,7 @@ from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.task_judge.answer_text import answer_text, cut_off, quoted
+from astune.task_judge.answer_text import answer_text, cut_off, quote
 from astune.task_judge.judge_base import seconds_for_a_check
 from astune.task_judge.math.final_answer import AnswerFormat, extract_answer, outside_thinking
 from astune.types import Episode, Task, Verdict
@@ -66,7 +66,7 @@ class ReasoningGymJudge:
                 return _wrong(f"{error}; the reference alone is scored quickly")
             raise
         reward, raised = reply["score"], reply.get("raised")
-        reason = f"{dataset} scores {quoted(final)} {reward:g}"
+        reason = f"{dataset} scores {quote(final)} {reward:g}"
         return Verdict(reward, reward >= 1, f"{reason}: {raised}" if raised else reason, {"answer_found": 1.0}, NAME)
 
     async def _score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> dict[str, Any]:

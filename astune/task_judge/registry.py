@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import PluginError, nearest
 from astune.plugins import load_plugin
+from astune.support.builtin import builtin_name
 from astune.task_judge.function_judge import FunctionJudge
 from astune.task_judge.judge_base import Judge
 
@@ -85,7 +86,7 @@ def find_judge(spec: str) -> Any:
     """The class, function or other thing that `spec` names. Raises `PluginError` that lists what there is."""
     if spec in _registered:
         return _registered[spec]
-    if spec not in BUILTIN_JUDGES and not _is_path(spec):
+    if builtin_name(spec, BUILTIN_JUDGES) not in BUILTIN_JUDGES and not _is_path(spec):
         raise PluginError(
             f"unknown judge {spec!r}.{nearest(spec, judge_names())} "
             f"Expected 'package.module:Name', 'path/file.py:Name' or one of {', '.join(judge_names())}"

@@ -88,11 +88,16 @@ class TaskJudges:
 
 def judge_named_by(task: Task) -> tuple[str | None, str | None]:
     """The names of the judge and of the answer's form in a task; None where it has none."""
-    name, schema = _text(task, "scorer"), _text(task, "answer_schema")
-    return name, schema if name is not None else None
+    name, schema = _read_name(task, "scorer"), _read_name(task, "answer_schema")
+    if schema is not None and name is None:
+        raise TaskError(
+            f"task {task.task_id!r}: answer_schema {schema!r} counts only beside a scorer, and there is none: add "
+            '"scorer": "math", or set astune.task_judge.answer_format for all tasks'
+        )
+    return name, schema
 
 
-def _text(task: Task, field: str) -> str | None:
+def _read_name(task: Task, field: str) -> str | None:
     value: Any = task.metadata.get(field)
     if value is not None and not isinstance(value, str):
         raise TaskError(f"task {task.task_id!r}: {field} must be a text, found {value!r:.80}")

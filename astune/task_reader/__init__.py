@@ -6,7 +6,7 @@ tasks = make_reader(config.astune.task_reader).read("training")     # as they ar
 
 from __future__ import annotations
 
-from astune.config.tasks import TaskReaderConfig
+from astune.config.tasks import READERS, TaskReaderConfig
 from astune.errors import PluginError
 from astune.plugins import load_plugin
 from astune.task_reader.env_service import TaskReaderEnvService
@@ -25,13 +25,6 @@ __all__ = [
     "make_reader",
 ]
 
-BUILTIN_READERS = {
-    "jsonl": "astune.task_reader.jsonl:TaskReaderJsonl",
-    "huggingface": "astune.task_reader.huggingface:TaskReaderHuggingFace",
-    "env_service": "astune.task_reader.env_service:TaskReaderEnvService",
-    "reasoning_gym": "astune.task_reader.reasoning_gym:TaskReaderReasoningGym",
-}
-
 
 def make_reader(config: TaskReaderConfig) -> TaskReader:
     """The reader that `astune.task_reader.type` names, constructed with `config`. Nothing is read yet.
@@ -39,7 +32,7 @@ def make_reader(config: TaskReaderConfig) -> TaskReader:
     A plug-in is a class whose constructor takes a `TaskReaderConfig` and that has `read(split)`.
     Raises `PluginError` where it is not.
     """
-    reader_class = load_plugin(config.type, kind="task reader", builtin=BUILTIN_READERS)
+    reader_class = load_plugin(config.type, kind="task reader", builtin=READERS)
     if not isinstance(reader_class, type):
         raise PluginError(
             f"astune.task_reader.type: {config.type!r} is a {type(reader_class).__name__}, "

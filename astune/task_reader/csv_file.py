@@ -36,7 +36,7 @@ def csv_options(path: Path, config: CsvConfig) -> dict[str, str]:
     if path.suffix not in CSV_SUFFIXES:
         return {}
     separator = SEPARATORS[config.separator or ("tab" if path.suffix == ".tsv" else "comma")]
-    header = _checked_header(path, config.encoding)
+    header = _check_header(path, config.encoding)
     others = [name for name, other in SEPARATORS.items() if other in header]
     if separator not in header and others:
         raise TaskError(
@@ -46,7 +46,7 @@ def csv_options(path: Path, config: CsvConfig) -> dict[str, str]:
     return {"sep": separator, "encoding": config.encoding}
 
 
-def _checked_header(path: Path, encoding: str) -> str:
+def _check_header(path: Path, encoding: str) -> str:
     """The first line. The whole file is looked through: what cannot be read is told with its line."""
     try:
         codecs.lookup(encoding)

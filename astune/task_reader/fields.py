@@ -51,7 +51,7 @@ class FieldPath:
         if end < len(text) or not steps or isinstance(steps[0], int):
             raise ConfigError(
                 f"astune.task_reader.fields.{key}: {text!r} is no column or path, from {text[end:]!r} on; "
-                'expected a path as data.turns[0], with odd names as ["a.b"]'
+                f'expected a path as data.turns[0]; a column that is called {text!r} is written ["{text}"]'
             )
         return cls(text, key, tuple(steps))
 
@@ -128,7 +128,7 @@ class Template:
 
     def value(self, row: Row, place: str) -> str:
         """Raises `TaskError` that begins with `place`."""
-        return "".join(part if isinstance(part, str) else _rendered(*part, row, place) for part in self.parts)
+        return "".join(part if isinstance(part, str) else _render(*part, row, place) for part in self.parts)
 
 
 Selector: TypeAlias = FieldPath | Template
@@ -143,13 +143,13 @@ def parse_selector(text: str, key: str, *, template: bool = False) -> Selector:
     return Template.parse(text, key)
 
 
-def _rendered(path: FieldPath, form: str | None, row: Row, place: str) -> str:
+def _render(path: FieldPath, form: str | None, row: Row, place: str) -> str:
     value = path.value(row, place)
     if form is None:
-        return _text(value, path, place)
+        return _write_text(value, path, place)
     if not isinstance(value, list | tuple):
         raise TaskError(f"{place}: {path.described} must hold a list for :{form}, found {show(value)}")
-    entries = [_text(entry, path, place) for entry in value]
+    entries = [_write_text(entry, path, place) for entry in value]
     if form == "lines":
         return "\n".join(entries)
     if len(entries) > len(ascii_uppercase):
@@ -157,7 +157,7 @@ def _rendered(path: FieldPath, form: str | None, row: Row, place: str) -> str:
     return "\n".join(f"{letter}. {entry}" for letter, entry in zip(ascii_uppercase, entries, strict=False))
 
 
-def _text(value: Any, path: FieldPath, place: str) -> str:
+def _write_text(value: Any, path: FieldPath, place: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, int | float):
@@ -165,13 +165,11 @@ def _text(value: Any, path: FieldPath, place: str) -> str:
     if value is None or isinstance(value, bytes):
         raise TaskError(f"{place}: {path.described} must hold something to write into a template, found {show(value)}")
     try:
-        return str(plain(value)) if not isinstance(value, Mapping | list | tuple) else _json(value)
+        if isinstance(value, Mapping | list | tuple):
+            return json.dumps(value, ensure_ascii=False, default=plain)
+        return str(plain(value))
     except TypeError as error:
         raise TaskError(f"{place}: {path.described} cannot be written into a template: {error}") from error
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=plain)
 
 
 def plain(value: Any) -> str:

@@ -23,31 +23,31 @@ def question_number(task: Task, seed: int) -> int:
     They depend on the question and the seed alone, so they are the same on every machine.
     """
     if task.env_type is None and not task.messages:
-        question = _folded(task.query)
+        question = _fold(task.query)
     else:
         world = None if task.env_type is None else (task.env_type, task.task_id)
-        question = json.dumps([_folded(task.query), _folded(task.messages), world], sort_keys=True, default=str)
+        question = json.dumps([_fold(task.query), _fold(task.messages), world], sort_keys=True, default=str)
     digest = hashlib.sha256(f"{seed}\n{question}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big")
 
 
-def _folded(value: Any) -> Any:
+def _fold(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.split()).casefold()
     if isinstance(value, dict):
-        return {name: _folded(entry) for name, entry in value.items()}
+        return {name: _fold(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_folded(entry) for entry in value]
+        return [_fold(entry) for entry in value]
     return value
 
 
-def held_out_below(numbers: Sequence[int], fraction: float) -> int:
-    """The number below which questions are held out, so that it is `fraction` of them, rounded, at least one and
+def find_held_out_limit(numbers: Sequence[int], fraction: float) -> int:
+    """Find the number below which questions are held out, so that it is `fraction` of them, rounded, at least one and
     never all. Those of one question stay together, so there may be as many more or fewer as it has tasks.
 
     Raises `TaskError` where all tasks ask the same.
 
-    >>> held_out_below([40, 10, 30, 20], 0.5)
+    >>> find_held_out_limit([40, 10, 30, 20], 0.5)
     21
     """
     ordered = sorted(numbers)

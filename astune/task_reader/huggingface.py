@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ import httpx
 
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig, HuggingFaceReaderConfig, TaskReaderConfig
 from astune.errors import ConfigError, MissingDependency, TaskError, nearest
+from astune.support.file_kinds import LINES, Kind, other_kind
 from astune.task_reader.csv_file import csv_options
 from astune.task_reader.table_reader import TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
@@ -64,10 +66,46 @@ class TableRows:
             row: Row = self.table[index]
         except (ValueError, OSError) as error:
             raise TaskError(f"{self.place(index)}: cannot be read: {error}") from error
-        return row
+        return {name: without_nulls(value) for name, value in row.items()}
 
     def place(self, index: int) -> str:
         return f"{self.source} row {index + 1}"
+
+    def nulls_left_out(self, indices: Iterable[int]) -> dict[str, int]:
+        """The number of nulls inside objects that are left out of these rows, by their place, as
+        `calls[].arguments.city`."""
+        table, found = self.table, Counter[str]()
+        if not isinstance(table, list):  # a stream's first rows; of a table, columns without objects are not read again
+            plain = _datasets().Value
+            table = table.select_columns([name for name, kind in table.features.items() if not isinstance(kind, plain)])
+            if not table.column_names:
+                return {}
+        for index in indices:
+            for name, value in table[index].items():
+                _count_nulls(value, name, found)
+        return dict(found)
+
+
+def without_nulls(value: Any) -> Any:
+    """A value of a column without the null entries of objects in it: Arrow gives all objects of a column the same keys,
+    and what was filled in cannot be told from what was meant. A column of JSON text is as it was written.
+
+    >>> without_nulls([{"name": "add", "arguments": {"a": 1, "city": None}}, None])
+    [{'name': 'add', 'arguments': {'a': 1}}, None]
+    """
+    if isinstance(value, Mapping):
+        return {name: without_nulls(entry) for name, entry in value.items() if entry is not None}
+    return [without_nulls(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _count_nulls(value: Any, place: str, found: Counter[str]) -> None:
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            if entry is None:
+                found[f"{place}.{name}"] += 1
+            _count_nulls(entry, f"{place}.{name}", found)
+    for entry in value if isinstance(value, list) else ():
+        _count_nulls(entry, f"{place}[]", found)
 
 
 def local_rows(path: Path, csv: CsvConfig) -> Rows:
@@ -79,7 +117,7 @@ def local_rows(path: Path, csv: CsvConfig) -> Rows:
 def _load(source: HuggingFaceReaderConfig, path: str, split: str, csv: CsvConfig) -> Any:
     """The `datasets.Dataset` of one split. A data set that was saved without splits is the split `train`."""
     datasets = _datasets()
-    with _explained(path, source.dataset_name):
+    with _explain_errors(path, source.dataset_name):
         if _is_saved(path):
             saved = datasets.load_from_disk(path)
             splits = saved if isinstance(saved, dict) else {"train": saved}
@@ -109,7 +147,7 @@ def _first_rows(
         )
     if _is_saved(path):  # memory-mapped where it lies
         return list(islice(_load(source, path, name, csv), limit))
-    with _explained(path, source.dataset_name):
+    with _explain_errors(path, source.dataset_name):
         builder = _builder(datasets, source, path, csv)
         with _naming_the_file(datasets, builder, path):
             streams = builder.as_streaming_dataset()
@@ -121,6 +159,11 @@ def _builder(datasets: Any, source: HuggingFaceReaderConfig, path: str, csv: Csv
     file_format = FILE_FORMATS.get(Path(path).suffix)
     if (file_format or path.startswith((".", "/", "~"))) and not Path(path).exists():
         raise TaskError(f"{KEY}.dataset_path: {path} does not exist{_nearest_entry(path)}")
+    if Path(path).is_file() and (wrong := other_kind(Path(path), "tasks", Kind.TABLE, *LINES)):
+        raise TaskError(wrong)
+    for key in ("dataset_name", "revision"):
+        if Path(path).is_file() and getattr(source, key) is not None:
+            raise ConfigError(f"{KEY}.{key}: {path} is a file, which has no such; take the key out")
     if file_format and Path(path).is_file():
         return datasets.load_dataset_builder(file_format, data_files=path, **csv_options(Path(path), csv))
     return datasets.load_dataset_builder(path, source.dataset_name, revision=source.revision)
@@ -159,7 +202,7 @@ def _datasets() -> Any:
 
 
 @contextmanager
-def _explained(path: str, name: str | None) -> Iterator[None]:
+def _explain_errors(path: str, name: str | None) -> Iterator[None]:
     """Turn errors of `datasets` into `TaskError`."""
     try:
         yield

@@ -10,7 +10,7 @@ import weakref
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import BufferedIOBase
 from itertools import accumulate, islice
@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from astune.config.tasks import CSV_SUFFIXES
 from astune.errors import TaskError, nearest
+from astune.support.file_kinds import LINES, other_kind
 from astune.task_reader.table_reader import SourceError, TableReader
 from astune.task_reader.task_reader_base import Row, Rows, Split
 
@@ -139,7 +140,7 @@ class JsonlRows:
         return os.fstat(self._lines.fileno()).st_mtime_ns
 
     def _check_unchanged(self) -> None:
-        """That the part of the file in which rows are known is what it was; more may have been added to it."""
+        """Check that the part of the file in which rows are known is unchanged; lines may have been added to it."""
         self._written = self._last_written()
         checksum, end = 0, self._starts[-1]
         for start in range(0, end, BATCH):
@@ -151,9 +152,9 @@ class JsonlRows:
         return SourceError(f"{self._name}: cannot be read: {error}")
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_jsonl(path: Path, cut_off: Callable[[TaskError], None] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields `("path:line", object)` line by line, blank lines left out. Raises `TaskError` that names path, line and
-    column."""
+    column; `cut_off` gets that of a last line that is broken and ends without a newline."""
     if not path.is_file():
         raise TaskError(_not_a_file(path))
     try:
@@ -161,13 +162,23 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(lines, start=1):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
-                if line.strip():
-                    yield f"{path}:{number}", parse_line(line, f"{path}:{number}")
+                if not line.strip():
+                    continue
+                try:
+                    row = parse_line(line, f"{path}:{number}")
+                except TaskError as error:
+                    if cut_off is None or line.endswith(b"\n"):
+                        raise
+                    cut_off(error)
+                    return
+                yield f"{path}:{number}", row
     except (OSError, EOFError, zlib.error) as error:
         raise TaskError(f"{path}: cannot be read: {error}") from error
 
 
 def _open(path: Path) -> BufferedIOBase:
+    if wrong := other_kind(path, "tasks or examples in JSON Lines", *LINES):
+        raise TaskError(wrong)
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
@@ -218,7 +229,8 @@ def _hint(text: str) -> str:
 
 def _not_a_file(path: Path) -> str:
     if path.is_dir():
-        return f"{path}: is a folder, expected a JSON Lines file"
+        expected = "a JSON Lines file"
+        return other_kind(path, expected) or f"{path}: is a folder, expected {expected}"
     if not path.parent.is_dir():
         return f"{path}: file not found, there is no folder {path.parent}"
     return f"{path}: file not found.{nearest(path.name, sorted(entry.name for entry in path.parent.iterdir()))}"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from astune.config.tasks import FieldsConfig
 from astune.errors import ConfigError, TaskError, nearest
+from astune.support.file_kinds import LINES, Kind, instead, kind_of
 from astune.task_reader.fields import FieldPath, Selector, names, parse_selector, plain, show
 from astune.task_reader.task_reader_base import Row
 from astune.types import Task
@@ -44,13 +45,15 @@ class RowMapping:
         self._messages = _Source("messages", fields.messages, ("messages",))
         self._env_type = _Source("env_type", fields.env_type, ("env_type",))
         self._metadata = fields.metadata
+        self._mapped = {"has_query": fields.query is not None, "has_answer": fields.answer is not None}
 
     def record(self, row: Row, place: str) -> Record:
         """`place` is where the row stands, such as `file.jsonl:3`. Raises `TaskError` that begins with it.
 
         A row without an id gets one made from its content, so it keeps its id wherever in the data set it stands.
         """
-        task_id = self._given_id(row, place)
+        _check_kind(row, place, **self._mapped)
+        task_id = self._read_id(row, place)
         messages = self._conversation(row, place)
         env_type = self._environment(row, place)
         task = Task(
@@ -59,12 +62,12 @@ class RowMapping:
             messages=messages,
             answer=self._reference(row, place),
             env_type=env_type,
-            metadata=self._kept(row, place),
+            metadata=self._keep_columns(row, place),
             place=place,
         )
         return Record(task, row, task_id is not None)
 
-    def _given_id(self, row: Row, place: str) -> str | None:
+    def _read_id(self, row: Row, place: str) -> str | None:
         source = self._task_id.of(row)
         if source is None:
             return None
@@ -89,16 +92,22 @@ class RowMapping:
     def _reference(self, row: Row, place: str) -> str | None:
         source = self._answer.of(row)
         value = None if source is None else source.value(row, place)
+        if self._answer_regex is not None and source is None and "answer" not in row:
+            raise TaskError(
+                f"{place}: astune.task_reader.fields.answer_regex is set, and there is no column 'answer'; name the "
+                f"column with astune.task_reader.fields.answer; the row has {names(row)}"
+            )
         if source is None or value is None:
             return None
         if not isinstance(value, str | int | float):
             raise TaskError(
                 f"{place}: {source.described} must hold text, a number or a truth value, found {show(value)}"
             )
-        return self._extracted(str(value), place)
+        return self._extract(str(value), place)
 
-    def _extracted(self, answer: str, place: str) -> str:
-        """The part of the answer that `answer_regex` finds: its first group, or all that matches if it has none."""
+    def _extract(self, answer: str, place: str) -> str:
+        """Extract the part of the answer that `answer_regex` finds: its first group, or all that matches if it has
+        none."""
         if self._answer_regex is None:
             return answer
         found = self._answer_regex.search(answer)
@@ -128,7 +137,7 @@ class RowMapping:
             raise TaskError(f"{place}: {source.described} must hold a type of environment as text, found {show(value)}")
         return value
 
-    def _kept(self, row: Row, place: str) -> Row:
+    def _keep_columns(self, row: Row, place: str) -> Row:
         if self._metadata is None:
             return dict(row)
         for name in self._metadata:
@@ -152,6 +161,23 @@ class _Source:
             if row.get(name) is not None:
                 return path
         return self._configured
+
+
+def _check_kind(row: Row, place: str, *, has_query: bool, has_answer: bool) -> None:
+    """Raises `TaskError` for a row of a file that ASTune wrote or reads for something else, as what that calls an
+    answer is not the task's; unless `astune.task_reader.fields` says where the query and the answer are."""
+    kind = kind_of(row)
+    if kind in (None, Kind.TASKS, Kind.LABELLED) or (has_query and (has_answer or "answer" not in row)):
+        return
+    fields = ("query", "answer") if "answer" in row else ("query",)
+    keys = " and ".join(f"astune.task_reader.fields.{name}" for name in fields)
+    hint = f". To make tasks of it, set {keys}" if kind in LINES else ""
+    if kind is Kind.EPISODES:
+        hint = (
+            ". Its 'answer' is what the policy said; its task is in 'task': to play that again, set "
+            "astune.task_reader.fields to {task_id: task.task_id, query: task.query, answer: task.answer}"
+        )
+    raise TaskError(f"{place}: {instead(kind, 'tasks')}{hint}")
 
 
 def _pattern(regex: str | None) -> re.Pattern[str] | None:

@@ -48,11 +48,11 @@ class TableTasks(Sequence[Task]):
     """
 
     def __init__(self, rows: Rows, mapping: RowMapping) -> None:
-        self._rows = rows
+        self.rows = rows
         self._mapping = mapping
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -69,5 +69,5 @@ class TableTasks(Sequence[Task]):
 
     def record(self, index: int) -> Record:
         """The task at `index`, counted from 0, with the row it comes from."""
-        row = self._rows[index]
-        return self._mapping.record(row, self._rows.place(index))
+        row = self.rows[index]
+        return self._mapping.record(row, self.rows.place(index))

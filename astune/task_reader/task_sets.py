@@ -13,11 +13,10 @@ from itertools import islice
 from typing import overload
 
 from astune.config.evaluation import HeldOutSetConfig
-from astune.config.tasks import TaskReaderConfig
+from astune.config.tasks import JsonlFile, TaskReaderConfig
 from astune.errors import TaskError
 from astune.task_reader import make_reader
-from astune.task_reader.held_out import held_out_below, question_number
-from astune.task_reader.named_sets import reader_of
+from astune.task_reader.held_out import find_held_out_limit, question_number
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_source import TaskSource
 from astune.types import Task
@@ -59,7 +58,7 @@ class TaskSet(Sequence[Task]):
         return map(self._at, self.positions)
 
     def _at(self, position: int) -> Task:
-        return _named(self.tasks[position], self.new_ids.get(position))
+        return _rename(self.tasks[position], self.new_ids.get(position))
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class TaskSets:
 
 
 def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
-    """`config` for who wants to hear of all that is wrong with the records: none of it is an error."""
+    """`config` for a caller that lists all that is wrong with the records: none of it is an error."""
     return config.model_copy(update={"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"})
 
 
@@ -98,11 +97,11 @@ def read_task_sets(
     """
     training, held_out = _sources(config)
     if _is_to_be_divided(config, held_out):
-        sets, chosen = _divided(training, config, look)
+        sets, chosen = _divide(training, config, look)
         return _with_named(sets, training, chosen, config, look, named or {})
     numbered = len(held_out.tasks) > 0
-    chosen = _chosen(training, config, config.max_training_tasks, look, numbered=numbered or bool(named))
-    others = _chosen(held_out, config, config.max_validation_tasks, look, numbered=numbered)
+    chosen = _choose(training, config, config.max_training_tasks, look, numbered=numbered or bool(named))
+    others = _choose(held_out, config, config.max_validation_tasks, look, numbered=numbered)
     overlap = _overlap(training, chosen, held_out, others)
     _refuse_overlap(overlap, config)
     sets = TaskSets(
@@ -119,13 +118,13 @@ def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     whether the other split has the same question. Where a fraction is held out, all are read before the first."""
     training, held_out = _sources(config)
     if _is_to_be_divided(config, held_out):
-        yield from _divided(training, config, None)[0].of(split)
+        yield from _divide(training, config, None)[0].of(split)
         return
     source, limit = (
         (training, config.max_training_tasks) if split == "training" else (held_out, config.max_validation_tasks)
     )
     for selected in islice(source, limit):
-        yield _named(selected.task, selected.new_id)
+        yield _rename(selected.task, selected.new_id)
 
 
 @dataclass(frozen=True)
@@ -142,11 +141,11 @@ def _sources(config: TaskReaderConfig) -> tuple[TaskSource, TaskSource]:
 
 
 def _is_to_be_divided(config: TaskReaderConfig, held_out: TaskSource) -> bool:
-    """Whether the held-out tasks are a part of the training tasks, as they have no source of their own."""
+    """True if the held-out tasks are a part of the training tasks, as they have no source of their own."""
     return config.validation_fraction is not None and len(held_out.tasks) == 0
 
 
-def _chosen(
+def _choose(
     source: TaskSource, config: TaskReaderConfig, limit: int | None, look: Look | None, *, numbered: bool
 ) -> _Chosen:
     chosen = _Chosen()
@@ -159,11 +158,11 @@ def _chosen(
     return chosen
 
 
-def _divided(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> tuple[TaskSets, _Chosen]:
-    """The training source in two parts, and what of it is trained on."""
+def _divide(source: TaskSource, config: TaskReaderConfig, look: Look | None) -> tuple[TaskSets, _Chosen]:
+    """Divide the training source in two parts; the second value is what is trained on."""
     assert config.validation_fraction is not None
-    chosen = _chosen(source, config, None, look, numbered=True)
-    below = held_out_below(chosen.questions, config.validation_fraction)
+    chosen = _choose(source, config, None, look, numbered=True)
+    below = find_held_out_limit(chosen.questions, config.validation_fraction)
     trained, held_out = _Chosen(), array("Q")
     for position, question in zip(chosen.positions, chosen.questions, strict=True):
         if question < below:
@@ -192,7 +191,7 @@ def _with_named(
     for name, asked in named.items():
         own = reader_of(config, asked)
         source = TaskSource(make_reader(own), "validation", own)
-        others = _chosen(source, config, own.max_validation_tasks, look, numbered=True)
+        others = _choose(source, config, own.max_validation_tasks, look, numbered=True)
         if not others.positions:
             raise TaskError(f"astune.evaluation.sets.{name}: the set has no tasks")
         found = _overlap(training, chosen, source, others)
@@ -226,5 +225,22 @@ def _refuse_overlap(overlap: Sequence[str], config: TaskReaderConfig) -> None:
         raise TaskError(f"{overlap[0]}. Take them out of one of the two, or set astune.task_reader.on_overlap: warn")
 
 
-def _named(task: Task, new_id: str | None) -> Task:
+def _rename(task: Task, new_id: str | None) -> Task:
     return task if new_id is None else replace(task, task_id=new_id)
+
+
+def reader_of(reader: TaskReaderConfig, chosen: HeldOutSetConfig) -> TaskReaderConfig:
+    """The configuration of a reader whose held-out tasks are those of the set."""
+    changed: dict[str, object] = {
+        "filter": chosen.filter,
+        "max_validation_tasks": chosen.max_tasks,
+        "validation_fraction": None,
+    }
+    if chosen.file_path is not None:
+        of_file = {"validation": JsonlFile(file_path=chosen.file_path)}
+        changed |= {"type": "jsonl", "jsonl": reader.jsonl.model_copy(update=of_file)}
+    elif chosen.split is not None:
+        split = {"validation_split": chosen.split}
+        changed["huggingface"] = reader.huggingface.model_copy(update=split)
+        changed["env_service"] = reader.env_service.model_copy(update=split)
+    return reader.model_copy(update=changed)

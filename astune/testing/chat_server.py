@@ -81,11 +81,11 @@ class ScriptedChatServer:
                 answer = self._answers(body)
                 json.dumps(answer)
             except Exception as error:
-                return 500, _scripted_error(f"the script failed on request {number + 1}: {_raised(error)}")
+                return 500, _make_error(f"the script failed on request {number + 1}: {_raise(error)}")
         else:
             answer = self._answers[number] if number < len(self._answers) else 500
         if isinstance(answer, int):
-            return answer, _scripted_error(f"scripted error {answer}")
+            return answer, _make_error(f"scripted error {answer}")
         if isinstance(answer, str):
             reported: dict[str, Any] = {"usage": _words(body, answer)} if self._usage else {}
             return 200, chat_completion({"content": answer}, **reported)
@@ -93,7 +93,7 @@ class ScriptedChatServer:
             said = (
                 f"the script answered request {number + 1} with {answer!r:.200}; expected a text, a number or a mapping"
             )
-            return 500, _scripted_error(said)
+            return 500, _make_error(said)
         return 200, dict(answer)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -104,14 +104,14 @@ class ScriptedChatServer:
                 try:
                     body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))
                 except ValueError as error:
-                    self._send(400, _scripted_error(f"the request is no JSON: {error}"))
+                    self._send(400, _make_error(f"the request is no JSON: {error}"))
                     return
                 status, response = answer(body, self.headers)
                 self._send(status, response)
 
             def do_GET(self) -> None:  # the name is http.server's
                 listed = [{"id": name, "object": "model", "created": 0, "owned_by": "scripted"} for name in models]
-                missing = _scripted_error("not found")
+                missing = _make_error("not found")
                 self._send(200 if models else 404, {"object": "list", "data": listed} if models else missing)
 
             def _send(self, status: int, response: Mapping[str, Any]) -> None:
@@ -130,11 +130,11 @@ class ScriptedChatServer:
         return Handler
 
 
-def _scripted_error(message: str) -> dict[str, Any]:
+def _make_error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "scripted", "code": None}}
 
 
-def _raised(error: Exception) -> str:
+def _raise(error: Exception) -> str:
     """The error with the innermost line of the script."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from astune.backbone.base import Backbone
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
+from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.errors import RunFolderError
 from astune.support.resources import tiny_model_dir
-from astune.testing.policies import ScriptedPolicy
 from astune.training.engine import Engine, LoadEngine
 from astune.training.start import run_training
 from astune.types import RunReport, Sample, Update
@@ -92,7 +93,7 @@ def scripted_engine(answers: Sequence[str] | Callable[[str], str], skipped: Coll
     return load
 
 
-class ScriptedBackbone:
+class ScriptedBackbone(Backbone):
     """The training loop over `scripted_engine`, as a backbone: every answer is "4".
 
     astune run job.yaml --backbone astune.testing:ScriptedBackbone

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from astune.gateway.http import refuse
 from astune.online.wire import (
     CHAT_PATH,
     COMMIT_PATH,
@@ -28,7 +29,8 @@ from astune.online.wire import (
     WireError,
     read_wire,
 )
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.serving import BACKLOG, bound_socket, server_config, url_of
 from astune.testing.chat_server import chat_completion
 
 Answer = str | dict[str, Any]
@@ -63,14 +65,14 @@ class ScriptedOnlineService:
         self._lock = threading.Lock()
         self.app = Starlette(
             routes=[
-                Route(CHAT_PATH, self._checked(self._chat), methods=["POST"]),
+                Route(CHAT_PATH, self._check(self._chat), methods=["POST"]),
                 self._taking(FEEDBACK_PATH, Feedback, self.feedback),
                 self._taking(COMMIT_PATH, Commit, self.commits),
                 self._taking(RECORDS_PATH, ConversationRecord, self.records),
-                Route(HEALTH_PATH, self._checked(self._health), methods=["GET"]),
+                Route(HEALTH_PATH, self._check(self._health), methods=["GET"]),
             ]
         )
-        self._server = uvicorn.Server(server_config(self.app, log_config=None))
+        self._server = uvicorn.Server(server_config(Guarded(self.app, refuse), log_config=None))
 
     def __enter__(self) -> ScriptedOnlineService:
         self._socket = bound_socket("127.0.0.1", 0)
@@ -87,8 +89,8 @@ class ScriptedOnlineService:
         self._thread.join()
         self._socket.close()
 
-    def _checked(self, handle: Callable[[Any, Request], Response]) -> Any:
-        async def checked(request: Request) -> Response:
+    def _check(self, handle: Callable[[Any, Request], Response]) -> Any:
+        async def check_and_handle(request: Request) -> Response:
             text = await request.body()
             if self._token and request.headers.get("authorization") != f"Bearer {self._token}":
                 return _error(401, "no token")
@@ -100,14 +102,14 @@ class ScriptedOnlineService:
                 except (WireError, LookupError) as error:
                     return _error(400, str(error))
 
-        return checked
+        return check_and_handle
 
     def _taking(self, path: str, kind: type[Body], kept: list[dict[str, Any]]) -> Route:
         def take(body: Any, request: Request) -> Response:
             kept.append(read_wire(kind, body).to_json())
             return JSONResponse({"status": "success", "message": "kept"})
 
-        return Route(path, self._checked(take), methods=["POST"])
+        return Route(path, self._check(take), methods=["POST"])
 
     def _health(self, body: Any, request: Request) -> Response:
         return JSONResponse({"state": "well", "version": 0})

@@ -50,7 +50,7 @@ RANKED = 3
 """Answers of a ranked example."""
 
 TRUE_SHARE = 0.7
-"""Of the criteria that the API proposes, so many are of features that do tell the answers apart."""
+"""The number of proposed criteria that do tell the answers apart."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class NoWatch:
     def advance(self) -> None:
         pass
 
-    def failed(self, why: str) -> None:
+    def report_failure(self, why: str) -> None:
         pass
 
 
 class PlantedModel:
-    """What the API says, and how often it was asked what: `calls` by the first line of the system message, those that
-    failed among them."""
+    """The answers of the API, and the number of requests: `calls` by the first line of the system message, failed ones
+    among them."""
 
     def __init__(self, *, hint: str, judge_noise: float = 0.0, faults: Faults = Faults()) -> None:
         self.calls: Counter[str] = Counter()
@@ -110,16 +110,16 @@ class PlantedModel:
 
     def _reply(self, job: str, system: str, fences: Fences, rng: random.Random, fate: random.Random) -> Any:
         if job in (PROPOSE, REVISE):
-            return {"criteria": self._proposed(_most(system), fences, rng, fate)}
+            return {"criteria": self._propose(_most(system), fences, rng, fate)}
         if job == JUDGE:
             return {"criteria": self._scores(fences, fate)}
         if job == HOLISTIC:
             return {"reason": "by its length", "score": self._impression(_text(fences, "answer"))}
         if job == ARRANGE:
-            return _arranged(fences, scaled="anchors" in system)
+            return _arrange(fences, scaled="anchors" in system)
         raise ValueError(f"the planted model was asked for what it does not know: {job!r}")
 
-    def _proposed(self, most: int, fences: Fences, rng: random.Random, fate: random.Random) -> list[dict[str, str]]:
+    def _propose(self, most: int, fences: Fences, rng: random.Random, fate: random.Random) -> list[dict[str, str]]:
         """Criteria that more of the better answers than of the worse meet, and criteria that do not matter, none of
         them in play already."""
         known = meanings(_second_line(text) for name, text in fences if name == "criterion")
@@ -174,11 +174,11 @@ def _better_and_worse(fences: Fences) -> tuple[list[str], list[str]]:
 
 
 def _share(feature: Feature, answers: Sequence[str]) -> float:
-    """Of answers that have it; one half where there are none."""
+    """The share of answers that have it; one half if there are none."""
     return sum(map(feature.met, answers)) / len(answers) if answers else 0.5
 
 
-def _arranged(fences: Fences, *, scaled: bool) -> dict[str, Any]:
+def _arrange(fences: Fences, *, scaled: bool) -> dict[str, Any]:
     themes: dict[str, list[str]] = {}
     for _, text in fences:
         feature = meaning(_second_line(text))
@@ -233,7 +233,7 @@ class PlantedWorld:
         self._noise = 0.5 if shuffled_labels else noise
         self._judge_noise = judge_noise
         self._faults = faults
-        make = {"scored": self._scored, "paired": self._paired, "ranked": self._ranked}[kind]
+        make = {"scored": self._score, "paired": self._pair, "ranked": self._rank}[kind]
         self.examples: list[dict[str, Any]] = [{"id": f"example-{n:03d}", **make(n, rng)} for n in range(n_examples)]
 
     def true_label(self, answer: str) -> float:
@@ -257,21 +257,21 @@ class PlantedWorld:
         """The planted features that criteria of `rubric` with a weight mean."""
         return self.planted & meanings(one.text for one in rubric.criteria if one.weight > 0)
 
-    def _scored(self, n: int, rng: random.Random) -> dict[str, Any]:
+    def _score(self, n: int, rng: random.Random) -> dict[str, Any]:
         """Good and bad answers by turns, so that the majority is no help."""
         message = draw_message(rng)
         answer = next(a for a in _answers(message, rng) if (self.true_label(a) > 0.5) == (n % 2 == 0))
         good = (n % 2 == 0) != (rng.random() < self._noise)
         return {"query": message.query, "answer": answer, "score": int(good)}
 
-    def _paired(self, n: int, rng: random.Random) -> dict[str, Any]:
-        row = self._ordered(2, rng)
+    def _pair(self, n: int, rng: random.Random) -> dict[str, Any]:
+        row = self._order(2, rng)
         return {"query": row["query"], "chosen": row["answers"][0], "rejected": row["answers"][1]}
 
-    def _ranked(self, n: int, rng: random.Random) -> dict[str, Any]:
-        return self._ordered(RANKED, rng)
+    def _rank(self, n: int, rng: random.Random) -> dict[str, Any]:
+        return self._order(RANKED, rng)
 
-    def _ordered(self, count: int, rng: random.Random) -> dict[str, Any]:
+    def _order(self, count: int, rng: random.Random) -> dict[str, Any]:
         """Answers of different worth, the best first, but for labels that are the other way round."""
         message = draw_message(rng)
         answers: dict[float, str] = {}

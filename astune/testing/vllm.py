@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.testing.policies import ScriptedPolicy
+from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.types import Sampling
 
 

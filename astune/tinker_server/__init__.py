@@ -10,6 +10,7 @@ With it Trinity-RFT's `tinker` engine and trainer run on this machine, on its CP
     wire.py         the SDK's protobuf messages and the parts of its JSON that hold tokens
     rows.py         token rows as one packed prefix tree, and the log-probabilities of their targets
     training.py     a model under training: gradients, AdamW, saving and loading
+    lora.py         the adapter that a client asks for
     loop_thread.py  the samplers' event loop, beside that of HTTP
     versions.py     the weights that are sampled, a few of them in memory
     checkpoints.py  tinker:// paths as folders that are complete or absent

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from astune.support.http.browser_requests import Guarded, Refusal
 from astune.tinker_server.checkpoints import Checkpoint
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import read_body, text
@@ -29,8 +30,8 @@ CLIENT_CONFIG = {"pjwt_auth_enabled": False, "proto_compress_fwdbwd": False}
 Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
-def tinker_app(service: TinkerService, api_key: str) -> ASGIApp:
-    """Serves whoever sends `api_key`; 401 to all others, thus to pages of a browser too, whatever their Origin."""
+def tinker_app(service: TinkerService, api_key: str) -> Guarded:
+    """Serves programs that send `api_key`; 401 to all others."""
     api = _Api(service)
     posts: dict[str, Handler] = {
         "client/config": _fixed(CLIENT_CONFIG),
@@ -59,9 +60,11 @@ def tinker_app(service: TinkerService, api_key: str) -> ASGIApp:
     }
     routes = [Route(f"/api/v1/{path}", _answering(handler), methods=["POST"]) for path, handler in posts.items()]
     routes += [Route(f"/api/v1/{path}", _answering(handler), methods=["GET"]) for path, handler in gets.items()]
+    routes.append(Route("/api/v1/sessions/{session_id}/finish", _answering(api.finish), methods=["POST"]))
     checkpoint = "/api/v1/training_runs/{model_id}/checkpoints/{reference:path}"
     routes.append(Route(checkpoint, _answering(api.delete_checkpoint), methods=["DELETE"]))
-    return _KeyCheck(Starlette(routes=routes), api_key)
+    keyed = _KeyCheck(Starlette(routes=routes), api_key)
+    return Guarded(keyed, _refuse, any_name=True, any_type=True)
 
 
 class _KeyCheck:
@@ -75,6 +78,10 @@ class _KeyCheck:
         else:
             told = "the key in X-API-Key is not this server's; set TINKER_API_KEY to what it printed when it started"
             await JSONResponse({"detail": told}, 401)(scope, receive, send)
+
+
+def _refuse(refusal: Refusal) -> ASGIApp:
+    return JSONResponse({"detail": refusal.message}, refusal.status)
 
 
 def _fixed(answer: dict[str, Any]) -> Handler:
@@ -94,7 +101,7 @@ def _answering(handler: Handler) -> Handler:
         except RequestError as error:
             return JSONResponse({"detail": str(error), "category": "user"}, error.status)
         except (KeyError, TypeError) as error:
-            told = f"the request is not as the tinker SDK 0.25 sends it: {type(error).__name__}: {error}"
+            told = f"the request is not as the tinker SDK sends it, from 0.25 to 0.38: {type(error).__name__}: {error}"
             return JSONResponse({"detail": told, "category": "user"}, 422)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
@@ -127,6 +134,10 @@ class _Api:
         self._service.heartbeat(text(await read_body(request), "session_id"))
         return JSONResponse({"type": "session_heartbeat"})
 
+    async def finish(self, request: Request) -> Response:
+        self._service.finish(request.path_params["session_id"])
+        return Response(status_code=204)
+
     async def create_sampling_session(self, request: Request) -> Response:
         sampler_id = await self._service.create_sampling_session(await read_body(request))
         return JSONResponse({"sampling_session_id": sampler_id, "type": "create_sampling_session"})
@@ -138,7 +149,8 @@ class _Api:
         return JSONResponse({"sampler_id": sampler_id, "base_model": base, "model_path": path_text})
 
     async def sample(self, request: Request) -> Response:
-        return _later(self._service.sample(await read_body(request)))
+        request_id, answer_ids = self._service.sample(await read_body(request))
+        return JSONResponse({"request_id": request_id, "sample_sequence_ids": answer_ids})
 
     async def create_model(self, request: Request) -> Response:
         return _later(self._service.create_model(await read_body(request)))
@@ -152,7 +164,8 @@ class _Api:
         name = about["base_model"]
         data = {"model_name": name, "tokenizer_id": self._service.tokenizer_name}
         info = {"model_id": model_id, "model_data": data, "model_name": name, "type": "get_info"}
-        return JSONResponse(info | {"is_lora": True, "lora_rank": about["lora"]["rank"]})
+        rank = about["lora"]["rank"]
+        return JSONResponse(info | {"is_lora": rank > 0, "lora_rank": rank})
 
     async def forward_backward(self, request: Request) -> Response:
         return _later(self._service.forward(await request.body()))

@@ -1,7 +1,7 @@
 """tinker:// paths as folders: a checkpoint is complete or it is not there.
 
-tinker://s1f-m0/weights/step-4             DIR/s1f-m0/weights/step-4             weights and optimizer
-tinker://s1f-m0/sampler_weights/step-4     DIR/s1f-m0/sampler_weights/step-4     weights alone
+tinker://s1f:train:0/weights/step-4             DIR/s1f:train:0/weights/step-4             weights and optimizer
+tinker://s1f:train:0/sampler_weights/step-4     DIR/s1f:train:0/sampler_weights/step-4     weights alone
 """
 
 from __future__ import annotations

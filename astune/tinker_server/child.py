@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from astune.errors import AstuneError
-from astune.support.child_server import given_by_parent
+from astune.support.http.child_server import given_by_parent
 from astune.support.visible import tell
 from astune.tinker_server.server import TinkerServerConfig, serve
 

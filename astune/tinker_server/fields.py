@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from astune.sampling import MOST_INTEGER, shortened
+from astune.sampling import MOST_INTEGER, shorten
 from astune.tinker_server.errors import RequestError
 
 Body = Mapping[str, Any]
@@ -69,4 +69,4 @@ _MOST = math.nextafter(math.inf, 0)
 
 
 def _wrong(name: str, value: object, expected: str) -> RequestError:
-    return RequestError(f"{name} is {shortened(value)}; expected {expected}")
+    return RequestError(f"{name} is {shorten(value)}; expected {expected}")

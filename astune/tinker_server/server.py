@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError
 from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
-from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.tinker_server.app import tinker_app
 from astune.tinker_server.service import TinkerService
 

@@ -12,8 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from astune.backbone.local.model.family import require_tree
 from astune.backbone.local.model.model import LoadedModel, longest_context, placement, read_weights
+from astune.backbone.lora.settings import locate_base
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.errors import nearest
@@ -23,6 +26,7 @@ from astune.tinker_server.errors import RequestError, not_found
 from astune.tinker_server.fields import flag, given, section, text, whole
 from astune.tinker_server.jobs import JobResult, Jobs, RequestQueue
 from astune.tinker_server.loop_thread import LoopThread
+from astune.tinker_server.lora import new_adapters, read_lora
 from astune.tinker_server.sessions import ClientSession, Sampled, Training
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
@@ -71,6 +75,7 @@ class TinkerService:
             most=versions,
             decode=self._chat_format.decode,
             reader=self._reader,
+            base=self._folder,
         )
         self._store = CheckpointStore(directory)
         self._sessions: dict[str, ClientSession] = {}
@@ -85,7 +90,6 @@ class TinkerService:
         sampler = await self._versions.sampler(self._base)
         config = sampler.model.config.get_text_config()  # type: ignore[union-attr, operator]
         self._limits = wire.Limits(config.vocab_size, sampler.context_length)
-        logger.info("models that clients create train all their weights, whatever LoRA rank they ask for")
 
     def close(self) -> None:
         for thread in (self._trainer, self._reader, self._scorer):
@@ -128,29 +132,47 @@ class TinkerService:
         now = time.monotonic()
         for session_id in [name for name, each in self._sessions.items() if now - each.heard > LOST_SECONDS]:
             logger.info("session %s closed: its client is gone", session_id)
-            del self._sessions[session_id]
-            self._jobs.drop(f"{session_id}-")
+            self._close(session_id)
+
+    def _close(self, session_id: str) -> None:
+        del self._sessions[session_id]
+        self._jobs.drop(f"{session_id}:")
+
+    def finish(self, session_id: str) -> None:
+        """The client is done: its models and what it asked for are gone, its checkpoints stay."""
+        self._session(session_id)
+        self._close(session_id)
 
     def create_model(self, body: Mapping[str, Any]) -> str:
         """The request id under which the model's id is fetched."""
+        self._check_base(text(body, "base_model"))
+        about = {"base_model": body["base_model"], "lora": read_lora(section(body, "lora_config"))}
+        wire.check_optimizer(body)
+        return self._created(body, about)
+
+    def _created(self, body: Mapping[str, Any], about: dict[str, Any], begin: Checkpoint | None = None) -> str:
+        """A new model under training, as `about` says; with the weights of `begin`, and the optimizer's state if the
+        request asks for it. The SDK makes up the same id."""
         session_id = text(body, "session_id")
         session = self._session(session_id)
-        self._check_base(text(body, "base_model"))
-        model_id = f"{session_id}-m{whole(body, 'model_seq_id')}"
-        about = {"base_model": body["base_model"], "lora": section(body, "lora_config")}
-        whole(about["lora"], "rank")
+        model_id = f"{session_id}:train:{whole(body, 'model_seq_id')}"
+        with_optimizer = begin is not None and self._has_optimizer(begin, body)
 
         async def work() -> JobResult:
-            loaded = await self._in(self._reader, self._load_for_training)
-            session.models[model_id] = Training(self._trained(loaded), RequestQueue(), about)
-            return {"model_id": model_id, "type": "create_model"}
+            made = self._trained(await self._in(self._reader, lambda: self._load_for_training(about["lora"])))
+            if begin is not None:
+                await self._in(self._reader, lambda: made.load(begin.folder, optimizer=with_optimizer))
+            session.models[model_id] = Training(made, RequestQueue(), about)
+            return {"model_id": model_id, "type": "create_model"} if begin is None else _loaded_from(begin)
 
         return self._jobs.start(f"{model_id}-0", work)
 
-    def _load_for_training(self) -> LoadedModel:
-        model = require_tree(read_weights(self._folder).to(self._device).eval())
-        length = longest_context(model)
-        return LoadedModel(model, model, self._folder, self._device, self._dtype, length, checkpointing=False)
+    def _load_for_training(self, lora: dict[str, Any]) -> LoadedModel:
+        dtype = self._dtype if lora["rank"] else torch.float32
+        model = require_tree(read_weights(self._folder, dtype).to(self._device).eval())
+        adapters = new_adapters(model, lora, locate_base(self.base_models[0], self._folder)) if lora["rank"] else None
+        facts = (self._folder, self._device, self._dtype, longest_context(model))
+        return LoadedModel(model, model, *facts, checkpointing=False, adapters=adapters)
 
     def _check_base(self, name: str) -> None:
         if name not in self.base_models:
@@ -159,14 +181,14 @@ class TinkerService:
             )
 
     def training(self, model_id: str) -> Training:
-        session = self._sessions.get(model_id.rpartition("-")[0])
+        session = self._sessions.get(_session_of(model_id))
         if session is None or model_id not in session.models:
             raise not_found(f"there is no model {model_id!r} under training; was the server started anew?")
         return session.models[model_id]
 
     def unload_model(self, model_id: str) -> str:
         self.training(model_id)
-        del self._sessions[model_id.rpartition("-")[0]].models[model_id]
+        del self._sessions[_session_of(model_id)].models[model_id]
 
         async def work() -> JobResult:
             return {"model_id": model_id, "type": "unload_model"}
@@ -184,6 +206,7 @@ class TinkerService:
         return self._in_turn(message.model_id, message.seq_id, work)
 
     def optim_step(self, body: Mapping[str, Any]) -> str:
+        wire.check_optimizer(body)
         adam = AdamStep(**section(body, "adam_params"))
 
         async def work(model: TrainedModel) -> JobResult:
@@ -209,26 +232,39 @@ class TinkerService:
             await self._in(self._trainer, lambda: write(model))
             if session_seq is None:
                 return {"path": str(path)}
-            session_id = model_id.rpartition("-")[0]
-            return {"sampling_session_id": await self._sampling_session(session_id, session_seq, path)}
+            sampler_id = await self._sampling_session(_session_of(model_id), session_seq, path)
+            return {"sampling_session_id": sampler_id}
 
         return self._in_turn(model_id, number, work)
 
     def load(self, body: Mapping[str, Any]) -> str:
-        if body.get("model_id") is None:
-            raise RequestError("load_weights needs a model_id: create the model first")
-        path, with_optimizer = text(body, "path"), flag(body, "optimizer")
+        """Into a model there is or, with a session's id instead of the model's, as the first request of a new one."""
+        wire.check_optimizer(body)
+        path = CheckpointPath.parse(text(body, "path"))
+        if given(body, "session_id"):
+            if given(body, "base_model"):
+                self._check_base(text(body, "base_model"))
+            begin = self._store.find(path)
+            return self._created(body, begin.about | {"base_model": self.base_models[0]}, begin)
+        if not given(body, "model_id"):
+            raise RequestError("load_weights needs the model_id of a model, or a session_id to create one")
+        flag(body, "optimizer")
 
         async def work(model: TrainedModel) -> JobResult:
-            folder = self._store.find(CheckpointPath.parse(path)).folder
-            optimizer = folder / OPTIMIZER_FILE if with_optimizer else None
-            if optimizer is not None and not optimizer.exists():
-                raise RequestError(f"{path} has no optimizer state: it was saved for sampling")
-            weights = (await self._in(self._reader, lambda: read_weights(folder))).state_dict()
-            await self._in(self._trainer, lambda: model.load(weights, optimizer))
-            return {"path": path, "type": "load_weights"}
+            checkpoint = self._store.find(path)
+            with_optimizer = self._has_optimizer(checkpoint, body)
+            await self._in(self._reader, lambda: model.load(checkpoint.folder, optimizer=with_optimizer))
+            return _loaded_from(checkpoint)
 
         return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
+
+    @staticmethod
+    def _has_optimizer(checkpoint: Checkpoint, body: Mapping[str, Any]) -> bool:
+        """True if the state of the optimizer is asked for. Raises `RequestError` where there is none."""
+        asked = flag(body, "optimizer")
+        if asked and not (checkpoint.folder / OPTIMIZER_FILE).exists():
+            raise RequestError(f"{checkpoint.path} has no optimizer state: it was saved for sampling")
+        return asked
 
     def _in_turn(self, model_id: str, number: int, work: Callable[[TrainedModel], Awaitable[JobResult]]) -> str:
         training = self.training(model_id)
@@ -246,7 +282,7 @@ class TinkerService:
     async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
         session = self._session(session_id)
         version = self._base if path is None else self._sampled_already(path) or self._version(self._store.find(path))
-        sampler_id = f"{session_id}-s{number}"
+        sampler_id = f"{session_id}:sample:{number}"
         session.samplers[sampler_id] = Sampled(version, path)
         await self._versions.sampler(version)
         return sampler_id
@@ -264,20 +300,23 @@ class TinkerService:
         return Version(checkpoint.folder, checkpoint.version)
 
     def sampled(self, sampler_id: str) -> Sampled:
-        session = self._sessions.get(sampler_id.rpartition("-")[0])
+        session = self._sessions.get(_session_of(sampler_id))
         if session is None or sampler_id not in session.samplers:
             raise not_found(f"there is no sampling session {sampler_id!r}; was the server started anew?")
         return session.samplers[sampler_id]
 
-    def sample(self, body: Mapping[str, Any]) -> str:
+    def sample(self, body: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """The request id, and an id for each answer, which newer SDKs ask for."""
         if len(given(body, "sampling_session_id", "seq_id")) < 2:
             raise RequestError("asample needs a sampling_session_id and a seq_id")
         sampler_id, number = text(body, "sampling_session_id"), whole(body, "seq_id")
         wire.check_sample(body)
         sampled = self.sampled(sampler_id)
-        return self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body))
+        samples = whole(body, "num_samples", 1, MOST_SAMPLES) if given(body, "num_samples") else 1
+        request_id = self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body, samples))
+        return request_id, [f"{request_id}-{each}" for each in range(samples)]
 
-    async def _sample(self, sampled: Sampled, body: Mapping[str, Any]) -> JobResult:
+    async def _sample(self, sampled: Sampled, body: Mapping[str, Any], samples: int) -> JobResult:
         prompt = wire.read_prompt(body["prompt"], self._limits)
         room = self._limits.context_length - len(prompt)
         sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids, self._limits)
@@ -287,13 +326,11 @@ class TinkerService:
         if sampled.path is not None and not self._versions.holds(sampled.version):
             self._check_unchanged(sampled, sampled.path)
         sampler = await self._versions.sampler(sampled.version)
-        samples = 1 if body.get("num_samples") is None else body["num_samples"]
-        if not 1 <= samples <= MOST_SAMPLES:
-            raise RequestError(f"num_samples {samples}: from 1 to {MOST_SAMPLES}")
         generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
         scores = None
         if body.get("prompt_logprobs") or top:
-            score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top)
+            last = wire.read_last(body, len(prompt))
+            score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top, last)
             scores = await self._in(self._scorer, score)
         return wire.sample_reply(generations, scores)
 
@@ -316,3 +353,12 @@ class TinkerService:
     @staticmethod
     async def _in(thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+def _session_of(owned_id: str) -> str:
+    """The session that a model or a sampling session belongs to."""
+    return owned_id.partition(":")[0]
+
+
+def _loaded_from(checkpoint: Checkpoint) -> JobResult:
+    return {"path": str(checkpoint.path), "type": "load_weights"}

@@ -1,4 +1,4 @@
-"""A model under training: gradients that add up until a step of AdamW, and what of it is saved.
+"""A model under training, or an adapter over one: gradients that add up until a step of AdamW, and what is saved.
 
 `LocalLearner` cannot stand here: it takes the samples of one update at once, whose targets are the tokens that were
 sampled. A client of the protocol sends rows with targets and weights of its own, over several requests, reads the
@@ -12,14 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from astune.backbone.local.model.model import LoadedModel, save_model
+from astune.errors import ModelError
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import number
+from astune.tinker_server.lora import is_adapter
 from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,8 @@ class AdamStep:
 
 
 class TrainedModel:
-    """Trains all weights of `loaded.model`. `temperature` divides the logits, in every log-probability and gradient.
+    """Trains the adapter of `loaded`, or all weights of `loaded.model`. `temperature` divides the logits, in every
+    log-probability and gradient.
 
     One thread at a time may call it.
     """
@@ -63,7 +65,7 @@ class TrainedModel:
         self._temperature = temperature
         most = most_tokens(loaded.model.config.get_text_config().vocab_size)
         self._limit = min(most, micro_batch_tokens or most)
-        self._optimizer = torch.optim.AdamW(loaded.model.parameters())
+        self._optimizer = torch.optim.AdamW(loaded.trainable())
 
     def forward(self, rows: Sequence[TargetRow], *, backward: bool) -> tuple[list[np.ndarray], float]:
         """The log-probabilities of the targets of each row, and the loss: minus their sum, weighted. With `backward`
@@ -92,7 +94,7 @@ class TrainedModel:
     def step(self, adam: AdamStep) -> dict[str, float]:
         """Take one step along the gradient and forget it. A gradient that is not finite is only forgotten: weights and
         the state of the optimizer stay, `skipped` is 1 and there is no `grad_norm`, as JSON cannot write it."""
-        parameters = [weight for weight in self._loaded.model.parameters() if weight.grad is not None]
+        parameters = [weight for weight in self._loaded.trainable() if weight.grad is not None]
         if not parameters:
             raise RequestError("optim_step without a forward_backward since the last one: there is no gradient")
         for group in self._optimizer.param_groups:
@@ -108,20 +110,28 @@ class TrainedModel:
         return {"grad_norm": norm, "skipped": 0.0} if finite else {"skipped": 1.0}
 
     def save(self, directory: Path, *, optimizer: bool) -> None:
-        """A Hugging Face folder; with the state of the optimizer beside it, if asked for."""
+        """A Hugging Face folder, of an adapter as peft has it; with the state of the optimizer beside it, if asked
+        for."""
         save_model(self._loaded, directory)
         if optimizer:
             torch.save(self._optimizer.state_dict(), directory / OPTIMIZER_FILE)
 
-    def load(self, weights: dict[str, Any], optimizer: Path | None) -> None:
-        """Take over `weights` (a state dict of the same model) and the state of the optimizer in that file; without
-        one the optimizer begins anew. Gradient is forgotten."""
+    def load(self, folder: Path, *, optimizer: bool) -> None:
+        """Take over the weights of a checkpoint of the same model and, if asked for, the state of the optimizer beside
+        them; else the optimizer begins anew. Gradient is forgotten."""
+        if is_adapter(folder) != (self._loaded.adapters is not None):
+            kinds = ("all weights (rank 0)", "an adapter")
+            raise RequestError(
+                f"the checkpoint holds {kinds[is_adapter(folder)]}, and this model trains "
+                f"{kinds[self._loaded.adapters is not None]}: create a training client from the state instead"
+            )
         try:
-            self._loaded.model.load_state_dict(weights)
-        except RuntimeError as error:
+            with torch.no_grad():
+                self._loaded.load_weights(folder)
+        except (RuntimeError, ModelError) as error:
             raise RequestError(f"the checkpoint is of another model: {error}") from error
-        self._optimizer = torch.optim.AdamW(self._loaded.model.parameters())
+        self._optimizer = torch.optim.AdamW(self._loaded.trainable())
         self._optimizer.zero_grad(set_to_none=True)
-        if optimizer is not None:
-            state = torch.load(optimizer, map_location=self._loaded.device, weights_only=True)
+        if optimizer:
+            state = torch.load(folder / OPTIMIZER_FILE, map_location=self._loaded.device, weights_only=True)
             self._optimizer.load_state_dict(state)

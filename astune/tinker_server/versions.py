@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from astune.backbone.local.model.family import require_tree
-from astune.backbone.local.model.model import longest_context, read_weights
+from astune.backbone.local.model.model import longest_context
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.tinker_server.lora import read_sampled
 from astune.tinker_server.rows import TargetRow, logits_of, row_batches, target_logprobs
 from astune.types import Generation, Sampling
 
@@ -33,7 +34,8 @@ class Version:
 
 
 class Versions:
-    """At most `most` versions in memory, with their caches; others are read again when somebody samples them.
+    """At most `most` versions in memory, with their caches; others are read again when somebody samples them. The base
+    of adapters is in `base`.
 
     `reader` reads one after another, as transformers must.
     """
@@ -47,10 +49,11 @@ class Versions:
         most: int,
         decode: Callable[[Sequence[int]], str],
         reader: Executor,
+        base: Path,
     ) -> None:
         self._device, self._dtype = device, dtype
         self._slots, self._most = slots, most
-        self._decode, self._reader = decode, reader
+        self._decode, self._reader, self._base = decode, reader, base
         self._samplers: OrderedDict[Version, asyncio.Task[Sampler]] = OrderedDict()
 
     async def sampler(self, version: Version) -> Sampler:
@@ -74,7 +77,7 @@ class Versions:
         return Sampler(model, slots=self._slots, context_length=longest_context(model), decode=self._decode)
 
     def _model(self, folder: Path) -> Any:
-        return require_tree(read_weights(folder).to(self._device, self._dtype).eval().requires_grad_(False))
+        return require_tree(read_sampled(self._base, folder, self._device, self._dtype).requires_grad_(False))
 
 
 async def generate(sampler: Sampler, prompt: Sequence[int], sampling: Sampling, samples: int) -> list[Generation]:
@@ -97,8 +100,11 @@ class PromptScores:
 
 
 @torch.inference_mode()
-def score_prompt(model: Any, prompt: Sequence[int], temperature: float, top: int) -> PromptScores:
-    """Under softmax(logits / temperature), or softmax(logits) for temperature 0."""
+def score_prompt(
+    model: Any, prompt: Sequence[int], temperature: float, top: int, last: int | None = None
+) -> PromptScores:
+    """Under softmax(logits / temperature), or softmax(logits) for temperature 0. With `last` only so many tokens at the
+    end of the prompt are scored."""
     ids = np.asarray(prompt, np.int64)
     logprobs = np.full(len(ids), np.nan, np.float32)
     top_ids = np.full((len(ids), top), EMPTY_TOKEN, np.int32)
@@ -111,4 +117,7 @@ def score_prompt(model: Any, prompt: Sequence[int], temperature: float, top: int
         if top:
             values, indices = torch.log_softmax(logits, dim=-1).topk(top)
             top_ids[1:], top_logprobs[1:] = indices.cpu().numpy(), values.cpu().numpy()
+    if last is not None:
+        unasked = slice(0, len(ids) - last)
+        logprobs[unasked], top_ids[unasked], top_logprobs[unasked] = np.nan, EMPTY_TOKEN, EMPTY_LOGPROB
     return PromptScores(logprobs, top_ids, top_logprobs)

@@ -1,4 +1,4 @@
-"""The SDK's protobuf messages, and the parts of its JSON that hold tokens (SDK 0.25)."""
+"""The SDK's protobuf messages, and the parts of its JSON that hold tokens (SDK 0.25 to 0.38)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tinker.proto import tinker_public_pb2 as pb
 
-from astune.sampling import MOST_INTEGER, shortened
+from astune.sampling import MOST_INTEGER, shorten
 from astune.tinker_server.errors import RequestError
 from astune.tinker_server.fields import flag, given, number, section, whole
 from astune.tinker_server.rows import TargetRow
@@ -20,6 +20,10 @@ from astune.types import Generation, Sampling
 PROTOBUF = "application/x-protobuf"
 LOSS = "cross_entropy"
 _MOST_WHOLE = 2**63
+_LENGTH = pb.SampleResponse.DESCRIPTOR.fields_by_name["topk_prompt_logprobs"].message_type.fields_by_number[4].name
+"""SDKs call this field of the message otherwise."""
+_NOT_SERVED = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info")
+"""Fields of a request to sample that newer SDKs have."""
 TENSOR_DTYPES = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
@@ -56,8 +60,8 @@ def read_rows(message: Any, limits: Limits) -> list[TargetRow]:
             f"loss function {message.loss_fn!r} is not supported; use {LOSS!r}, or forward_backward_custom for any "
             "other loss over log-probabilities"
         )
-    if message.loss_fn_config:
-        raise RequestError(f"{LOSS} takes no loss_fn_config, but got {dict(message.loss_fn_config)}")
+    if configured := [str(value) for field, value in message.ListFields() if field.name.startswith("loss_fn_config")]:
+        raise RequestError(f"{LOSS} takes no loss_fn_config, but got {shorten(configured[0])}")
     return [_row(datum, f"row {number}", limits) for number, datum in enumerate(message.data)]
 
 
@@ -114,7 +118,8 @@ def sample_reply(generations: Sequence[Generation], scores: PromptScores | None)
         if top:
             message.topk_prompt_logprobs.token_ids = scores.top_ids.tobytes()
             message.topk_prompt_logprobs.logprobs = scores.top_logprobs.tobytes()
-            message.topk_prompt_logprobs.k, message.topk_prompt_logprobs.prompt_length = top, length
+            message.topk_prompt_logprobs.k = top
+            setattr(message.topk_prompt_logprobs, _LENGTH, length)
     data: bytes = message.SerializeToString()
     return data
 
@@ -146,17 +151,35 @@ def check_sample(body: Mapping[str, Any]) -> None:
         whole(body, name)
     for name in given(body, "prompt_logprobs"):
         flag(body, name)
+    for name in _NOT_SERVED:
+        if body.get(name):
+            raise RequestError(f"{name} is {shorten(body[name])}, which this server does not serve; leave it out")
+
+
+def read_last(body: Mapping[str, Any], length: int) -> int | None:
+    """The tokens at the end of the prompt that are to be scored; None: all."""
+    return whole(body, "prompt_logprobs_last_n", 1, length - 1) if given(body, "prompt_logprobs_last_n") else None
+
+
+def check_optimizer(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for an optimizer other than AdamW."""
+    for name in given(body, "optimizer_config", "optimizer_params"):
+        kind = section(body, name).get("type")
+        if kind != "adamw":
+            raise RequestError(f"{name}.type is {shorten(kind)}: this server trains with adamw alone")
 
 
 def read_sampling(body: Mapping[str, Any], room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
     """`body` is a `SamplingParams`. Without `max_tokens` an answer may fill the `room` left in the context. It ends
-    at `end_ids` and at what `stop` says."""
+    at `end_ids` and at what `stop` says; an empty list says that nothing ends it."""
     if room < 1:
         raise RequestError("the prompt fills the whole context")
     params = {name: body[name] for name in given(body, "max_tokens", "temperature", "top_p", "top_k", "seed")}
     if params.get("top_k", -1) == -1:
         params["top_k"] = 0
     ids, texts = _stops(body.get("stop"))
+    if body.get("stop") == []:
+        end_ids = ()
     if ids:
         limits.check(np.asarray(ids, np.int64), "stop")
     try:
@@ -169,9 +192,9 @@ def _stops(stop: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Token ids and texts of the SDK's `stop`: a text, texts, token ids or nothing."""
     entries = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(entries, list):
-        raise RequestError(f"stop {shortened(stop)}: a text, a list of texts or a list of token ids")
+        raise RequestError(f"stop {shorten(stop)}: a text, a list of texts or a list of token ids")
     ids = tuple(entry for entry in entries if type(entry) is int and 0 <= entry <= MOST_INTEGER)
     texts = tuple(entry for entry in entries if isinstance(entry, str) and entry)
     if len(ids) + len(texts) != len(entries):
-        raise RequestError(f"stop {shortened(stop)}: a text, a list of texts or a list of token ids")
+        raise RequestError(f"stop {shorten(stop)}: a text, a list of texts or a list of token ids")
     return ids, texts

@@ -7,6 +7,8 @@
     stopping.py        the end: reached, Ctrl-C, or an error
     run.py             what a run holds
     engine.py          what it knows of an engine
+    ahead.py           rollouts that go on while the model is trained
+    comparison.py      two evaluations side by side
 
 Parts that every backbone uses, also one with a loop of its own: `tasks.py` reads and checks tasks, `schedule.py` says
 what each step and update gets, `rollout_setup.py` makes of a configuration what rollouts take.

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from astune.monitor.best import best_so_far, better
+from astune.config.evaluation import aim_of, split_figure
+from astune.errors import TrainingError, nearest
+from astune.monitor.checkpoint_names import best_so_far, better
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings
@@ -46,22 +48,34 @@ def prune(run: Run) -> None:
 
 def keep_best(run: Run, figures: Mapping[str, float]) -> None:
     """Save the current step if it is the best by `astune.trainer.keep_best`, and let go of the one that was. `figures`
-    are those of the evaluations that were just played."""
-    figure = run.config.trainer.keep_best
-    if figure is None:
+    are those of the evaluations that were just played. Raises TrainingError where the first of them that judged an
+    attempt has no such figure."""
+    if run.config.trainer.keep_best is None:
         return
-    evaluation = figure.rpartition("/")[0]
+    figure = aim_of(run.config.trainer.keep_best).figure
+    evaluation = split_figure(figure)[0]
+    run.best_is_known |= figure in figures
     if figure not in figures and f"{evaluation}/tasks" in figures:
-        run.progress.warn(
-            f"astune.trainer.keep_best: the evaluation at step {run.step} has no {figure}: no attempt was judged, or "
-            f"the judge does not say what succeeds ({evaluation}/reward may be there)"
-        )
-    best = better(figure, run.best, run.step, figures.get(figure))
+        _tell_of_no_figure(run, figure, figures)
+    best = better(run.config.trainer.keep_best, run.best, run.step, figures.get(figure))
     if best != run.best:
         save(run)
         sync_logs(run)  # the figure too must be there before the former best is deleted
         run.best = best
         prune(run)
+
+
+def _tell_of_no_figure(run: Run, figure: str, figures: Mapping[str, float]) -> None:
+    """A judge may know no success, and a tool may not be called: then no checkpoint is kept yet. Any other figure that
+    no judged attempt has will never be there."""
+    evaluation, name = split_figure(figure)
+    known = [key for key in figures if key.startswith(f"{evaluation}/") and f"{key}_tasks" in figures]
+    listed = f"{nearest(figure, known)} It has: {', '.join(known) or 'nothing, as no attempt was judged'}"
+    what = f"astune.trainer.keep_best: the evaluation at step {run.step} has no {figure}."
+    may_come = name.startswith(("success", "pass_at_", "tools/calls/", "tools/errors/"))
+    if known and not run.best_is_known and not may_come:
+        raise TrainingError(what + listed)
+    run.progress.warn(what + listed)
 
 
 def sync_logs(run: Run) -> None:
@@ -81,6 +95,8 @@ def go_back(run: Run) -> None:
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = evaluated_at(run.step, logged)
     run.best = best_so_far(logged, run.keep_best)
+    named = run.config.trainer.keep_best
+    run.best_is_known = named is not None and any(aim_of(named).figure in row for row in logged)
     prune(run)  # a run that was killed between a save and the deletion of what is old has one more
     run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")

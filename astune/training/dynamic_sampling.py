@@ -23,25 +23,25 @@ async def play_groups(run: Run, step: int, rules: BatchRules) -> tuple[list[Grou
     """
     assert isinstance(run.schedule, TaskSchedule)
     tasks = run.schedule.tasks(step)
-    groups = await _played(run, step, tasks, "rollout")
+    groups = await _play(run, step, tasks, "rollout")
     most = run.config.algorithm.dynamic_sampling
     if not most:
         return groups, {}
     further, rounds = run.schedule.further(step), 0
-    missing = len(tasks) - _teaching(run, rules, groups)
+    missing = len(tasks) - _count_teaching(run, rules, groups)
     while missing and rounds < most and (more := list(islice(further, missing))):
         rounds += 1
-        groups += await _played(run, step, more, f"rollout of {len(more)} further tasks")
-        missing = len(tasks) - _teaching(run, rules, groups)
+        groups += await _play(run, step, more, f"rollout of {len(more)} further tasks")
+        missing = len(tasks) - _count_teaching(run, rules, groups)
     figures = {"rounds": rounds, "further_tasks": len(groups) - len(tasks), "missing_groups": missing}
     return groups, {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
 
 
-async def _played(run: Run, step: int, tasks: list[Task], phase: str) -> list[Group]:
+async def _play(run: Run, step: int, tasks: list[Task], phase: str) -> list[Group]:
     sampling = sampling_for(run.config, "sampled")
     return await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, phase, f"train/{step + 1}", step)
 
 
-def _teaching(run: Run, rules: BatchRules, groups: list[Group]) -> int:
-    """How many groups have signal, as they are learned from."""
+def _count_teaching(run: Run, rules: BatchRules, groups: list[Group]) -> int:
+    """Count the groups that have signal, as they are learned from."""
     return sum(map(has_signal, credit_groups(rules(groups).groups, run.advantage)))

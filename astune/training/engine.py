@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias, TypeVar
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import TrainingError
-from astune.rollout.player import Player
 from astune.rollout.rounds import Rounds
+from astune.rollout.setup import Player
 from astune.types import Policy, Sample, Update
 from astune.workflow.notes import Notes
 
@@ -28,13 +28,13 @@ class Learner(Protocol):
 
     @property
     def updates(self) -> int:
-        """How many updates the run has had, skipped ones included: what a schedule of learning rates goes by. Saved
-        and loaded with the weights."""
+        """The number of updates that the run has had, skipped ones included: schedules of learning rates go by it.
+        Saved and loaded with the weights."""
 
     @property
     def changes(self) -> int:
-        """How often the weights were changed, counted before each change: as long as this is what it was, so are they,
-        also after an `update` that was broken off."""
+        """The number of changes of the weights, counted before each change: as long as this is what it was, so are
+        they, also after an `update` that was broken off."""
 
     @property
     def policy_version(self) -> int:
@@ -59,10 +59,10 @@ class Learner(Protocol):
         """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
 
 
-def nothing_to_close() -> None: ...
+def close_nothing() -> None: ...
 
 
-async def never_lost() -> TrainingError:
+async def wait_forever() -> TrainingError:
     nothing: asyncio.Future[TrainingError] = asyncio.get_running_loop().create_future()
     return await nothing
 
@@ -70,8 +70,8 @@ async def never_lost() -> TrainingError:
 T = TypeVar("T")
 
 
-async def unless_lost(work: Awaitable[T], lost: Awaitable[TrainingError]) -> T:
-    """What `work` gives. Raises the error of `lost` if that comes first; what goes on then is broken off."""
+async def await_unless_lost(work: Awaitable[T], lost: Awaitable[TrainingError]) -> T:
+    """Await `work`. Raises the error of `lost` if that comes first; `work` is then broken off."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(lost)
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,22 +88,21 @@ async def unless_lost(work: Awaitable[T], lost: Awaitable[TrainingError]) -> T:
 class Engine:
     """A model that can be sampled from and trained, wherever that happens: all that the loop knows of a backbone.
 
-    `policy` samples from the weights that `learner` published last. `rounds` keep agents in other processes in
-    step with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
+    `policy` samples from the weights that `learner` published last. `rounds` keep agents in other processes in step
+    with the policy; None where it goes on whatever they do. `close` lets go of what the engine holds outside this
     process, and may be called twice. `lost` waits until a part of it out there is gone, and gives the error that says
-    which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`,
-    which need not ask `policy`, but whatever answers for it, and holds their calls itself (`Player.shut`); None where
-    they are processes of this machine and do.
-    """
+    which: nothing can come of the run then. `player` makes what plays the episodes of `astune.rollout.workers`, which
+    need not ask `policy`, but whatever answers for it, and holds their calls itself (`Player.hold_calls`); None where
+    they are processes of this machine and do."""
 
     policy: Policy
     learner: Learner
     chat_format: ChatFormat
     rounds: Rounds | None = None
     beside: bool = False
-    """Whether answers may be under way during `Learner.update`; never during `publish`."""
-    close: Callable[[], None] = nothing_to_close
-    lost: Callable[[], Awaitable[TrainingError]] = never_lost
+    """True if answers may be under way during `Learner.update`; never during `publish`."""
+    close: Callable[[], None] = close_nothing
+    lost: Callable[[], Awaitable[TrainingError]] = wait_forever
     player: Callable[[AstuneConfig, Notes], Player] | None = None
 
 

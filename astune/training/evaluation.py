@@ -7,7 +7,7 @@ import time
 
 from astune.algorithm import check_episode
 from astune.examples.samples import token_weights_of
-from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.rollout.metrics import evaluation_metrics
 from astune.training.held_out import EXAMPLES, Evaluation, are_examples_left, evaluations_left
 from astune.training.rollout_setup import sampling_for
 from astune.training.run import Run, record, roll_out

@@ -26,13 +26,13 @@ class Evaluation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What stands in names of metrics, files and episodes: "greedy", of a set with a name "hard/greedy"."""
+        """The part of names of metrics, files and episodes: "greedy", of a set with a name "hard/greedy"."""
         return f"{self.held_out}/{self.decoding}" if self.held_out else self.decoding
 
 
 def evaluations_of(config: EvaluationConfig, sets: TaskSets) -> list[Evaluation]:
-    """All evaluations of a run: the held-out tasks and each set with a name, in each way of decoding. Greedy decoding
-    makes one attempt, as all would be equal."""
+    """List all evaluations of a run: the held-out tasks and each set with a name, in each way of decoding. Greedy
+    decoding makes one attempt, as all would be equal."""
     held_out = [("", sets.held_out, config.every)] if sets.held_out else []
     for name, tasks in sets.named.items():
         every = config.sets[name].every
@@ -60,7 +60,7 @@ def evaluations_left(
 
 
 def are_examples_left(config: EvaluationConfig, total_steps: int, step: int, evaluated: Collection[str]) -> bool:
-    """Whether the loss of held-out examples is due at a step and not told yet."""
+    """True if the loss of held-out examples is due at a step and not told yet."""
     return _is_due(config, config.every, total_steps, step) and EXAMPLES not in evaluated
 
 

@@ -14,7 +14,6 @@ from astune.algorithm import (
     SKIPPED_UPDATE,
     check_step,
     observe,
-    only_right,
     split_samples,
     to_samples,
     without_lost,
@@ -25,11 +24,9 @@ from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import keep_best, save_if_due
 from astune.training.dynamic_sampling import play_groups
 from astune.training.evaluation import evaluate
-from astune.training.examples import ExampleSchedule
-from astune.training.preferences import with_slopes
 from astune.training.rollout_setup import weighting_for
 from astune.training.run import Run, batch_rules_for, record
-from astune.training.schedule import TaskSchedule, learning_rate
+from astune.training.schedule import ExampleSchedule, TaskSchedule, learning_rate
 from astune.types import Group, Sample, Update
 
 
@@ -99,9 +96,7 @@ async def play(run: Run) -> Lesson:
     seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)
-    ruled = rules(groups)
-    if run.config.algorithm.method == "rft":
-        ruled = only_right(ruled, run.config.algorithm.keep_per_task)
+    ruled = run.method.choose(rules(groups))
     samples, receipt = to_samples(ruled.groups, run.advantage, weighting_for(run.config), ruled.left_out)
     if run.config.monitor.check_invariants:
         check_step(groups, samples, receipt)
@@ -117,7 +112,7 @@ def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
     """Learn from examples that are there: nothing is played."""
     run.progress.phase_started("train", 0)
     samples = schedule.samples(run.step)
-    weighted = run.config.algorithm.method == "sft"
+    weighted = not run.method.compares
     return Lesson(
         [], samples, {"time/rollout": 0.0}, lambda lost: figures(samples, lost[SKIPPED_UPDATE], weighted=weighted)
     )
@@ -148,9 +143,7 @@ async def update(run: Run, samples: Sequence[Sample]) -> Update:
     `astune.trainer.max_skipped_updates` in a row that were skipped."""
     trainer = run.config.trainer
     total = run.schedule.steps * trainer.updates_per_step
-    told: dict[str, float] = {}
-    if run.config.algorithm.method in ("dpo", "kto"):
-        samples, told = await with_slopes(run.learner, samples, run.config.algorithm)
+    samples, told = await run.method.before_update(run.learner, samples)
     done = await run.learner.update(samples, learning_rate(trainer, run.learner.updates, total))
     done = replace(done, metrics={**done.metrics, **told})
     run.skipped_in_a_row = run.skipped_in_a_row + 1 if done.skipped else 0

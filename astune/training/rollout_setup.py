@@ -42,7 +42,7 @@ def rollout_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat)
 
 
 def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat) -> RolloutSetup:
-    """The same without judges: what it takes to play an attempt that is judged elsewhere."""
+    """Set up the same without judges, to play attempts that are judged elsewhere."""
     protocol = config.rollout.agentscope_learn_protocol
     assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
     workflow = load_plugin(protocol, kind="workflow")

@@ -9,22 +9,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from astune.algorithm import BatchRules, StepEstimator
+from astune.algorithm.method import Method
 from astune.config.schema import AstuneConfig
 from astune.errors import TrainingError
-from astune.monitor.best import Best
 from astune.monitor.blocking import LoopWatch
+from astune.monitor.checkpoint_names import Best
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
-from astune.monitor.progress import Progress
+from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import Limit, OnEpisode, run_groups
-from astune.rollout.quorum import Quorum
-from astune.rollout.setup import RolloutSetup
-from astune.training.engine import Learner, never_lost
-from astune.training.examples import ExampleSchedule
+from astune.rollout.setup import Quorum, RolloutSetup
+from astune.training.engine import Learner, wait_forever
 from astune.training.held_out import Evaluation
-from astune.training.schedule import TaskSchedule
+from astune.training.schedule import ExampleSchedule, TaskSchedule
 from astune.training.stages import Stage
 from astune.types import Group, Sample, Sampling, Task
 
@@ -36,16 +34,17 @@ class Ahead(AbstractAsyncContextManager["Ahead"], Protocol):
     """Rollouts that go on while the model is trained, while it is entered (`astune.training.ahead`)."""
 
     async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
-        """What `play_groups` gives for the step that is next. Those that may follow go on, or begin."""
+        """Wait for the groups of the step that is next, see `play_groups`. Steps that may follow go on, or begin."""
 
     def between_answers(self) -> AbstractAsyncContextManager[None]:
-        """Within it no answer is under way, so that weights may change."""
+        """Keep answers from being under way while it is entered, so that weights may change."""
 
-    def shown(self, phase: str, number: int, step: int | None) -> OnEpisode:
-        """What to tell of each of `number` episodes that begin: the display shows the step that is waited for."""
+    def show(self, phase: str, number: int, step: int | None) -> OnEpisode:
+        """Show that `number` episodes begin, and give what is to be told of each: the display shows the step that is
+        waited for."""
 
     def places(self, step: int | None) -> Limit:
-        """What bounds the episodes under way, of all steps and evaluations together; these go first."""
+        """The bound of the episodes under way, of all steps and evaluations together; these go first."""
 
 
 @dataclass
@@ -54,7 +53,8 @@ class Run:
 
     `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
     are the names of the evaluations at `step` that are written. `best` is the step that was best by
-    `astune.trainer.keep_best`. `saved` is the time of the last checkpoint.
+    `astune.trainer.keep_best`, `best_is_known` whether an evaluation had that figure. `saved` is the time of the last
+    checkpoint.
     """
 
     config: AstuneConfig
@@ -67,14 +67,15 @@ class Run:
     setup: RolloutSetup | None
     """None where no episodes are played: examples are learned, and no held-out tasks are configured."""
     learner: Learner
+    method: Method
     advantage: StepEstimator
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
     stage: Stage | None = None
     store: RunStore | None = None
-    lost: Callable[[], Awaitable[TrainingError]] = never_lost
-    """As of the run's `Engine`."""
+    lost: Callable[[], Awaitable[TrainingError]] = wait_forever
+    """See `Engine.lost`."""
     ahead: Ahead | None = None
     """Plays the steps to come while the model is trained; None: they take turns."""
     step: int = 0
@@ -82,6 +83,7 @@ class Run:
     skipped_in_a_row: int = 0
     evaluated: set[str] = field(default_factory=set)
     best: Best | None = None
+    best_is_known: bool = False
     saved: float = field(default_factory=time.monotonic)
 
     @property
@@ -107,7 +109,7 @@ async def roll_out(
         on_episode: OnEpisode = run.progress.episode_done
         limit = None
     else:
-        on_episode, limit = run.ahead.shown(phase, number, step), run.ahead.places(step)
+        on_episode, limit = run.ahead.show(phase, number, step), run.ahead.places(step)
     with run.watch:
         return await run_groups(
             tasks,

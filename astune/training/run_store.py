@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def open_run_store(config: AstuneConfig, stack: ExitStack) -> RunStore | None:
-    """None where none is named. Raises StoreError where it cannot be used, and MissingDependency."""
+    """Open the database that the configuration names; None where it names none. Raises StoreError where it cannot be
+    used, and MissingDependency."""
     if config.monitor.store is None:
         return None
     try:

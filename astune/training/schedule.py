@@ -1,4 +1,4 @@
-"""The tasks of each step, and which steps are due for what happens every few."""
+"""The tasks or examples of each step, and which steps are due for what happens every few."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from astune.config.schema import AstuneConfig, TrainerConfig
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import ConfigError
-from astune.types import Task
+from astune.examples.method import example_method_of
+from astune.examples.read import TrainingExample, read_examples
+from astune.types import Sample, Task
 
 Item = TypeVar("Item")
+HELD_OUT = "astune.trainer.held_out_examples"
 
 
 class Schedule(Generic[Item]):
@@ -35,7 +39,7 @@ class Schedule(Generic[Item]):
         epochs = trainer.total_epochs
         limits = [trainer.total_steps, None if epochs is None else epochs * self.steps_per_epoch]
         self.first = 0
-        """The number of its first step: how many the stages before it have."""
+        """The number of its first step: the steps of the stages before it."""
         self.steps = min(limit for limit in limits if limit is not None)
 
     @property
@@ -85,8 +89,31 @@ class TaskSchedule(Schedule[Task]):
         return self.at(step)
 
 
+class ExampleSchedule(Schedule[TrainingExample]):
+    """Which examples a step learns from."""
+
+    def __init__(self, config: AstuneConfig) -> None:
+        directory = resolve_base_dir(config.model.path, weights=False)
+        chat_format = load_chat_format(config.model, directory)
+        super().__init__(read_examples(config, chat_format), config.trainer, config.seed, noun="examples")
+        self._config, self._method = config, example_method_of(config)
+        file = config.trainer.held_out_examples
+        held_out = [] if file is None else read_examples(of_file(config, file), chat_format, HELD_OUT)
+        self.held_out = self._method.samples(held_out, config)
+
+    def samples(self, step: int) -> list[Sample]:
+        """The samples of step `step`, counted from 0."""
+        return self._method.samples(self.at(step), self._config)
+
+
+def of_file(config: AstuneConfig, file: str) -> AstuneConfig:
+    """The configuration with other examples, all of them."""
+    trainer = config.trainer.model_copy(update={"examples": file, "examples_filter": None})
+    return config.model_copy(update={"trainer": trainer})
+
+
 def is_due(step: int, every: int) -> bool:
-    """Whether what happens every so many steps happens after step `step`; 0 is never.
+    """True if something that happens every so many steps happens after step `step`; 0 is never.
 
     >>> [step for step in range(1, 10) if is_due(step, 3)], is_due(3, 0)
     ([3, 6, 9], False)

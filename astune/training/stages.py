@@ -26,7 +26,7 @@ class Stage:
 
     @property
     def first(self) -> int:
-        """How many steps the stages before it have."""
+        """The number of steps of the stages before it."""
         return self.ends[-1] if self.ends else 0
 
 
@@ -41,8 +41,8 @@ def check_start(run_dir: RunDir, number: int, first: int) -> None:
         )
 
 
-def started(config: AstuneConfig, stage: Stage, run_dir: RunDir) -> AstuneConfig:
-    """The configuration of a stage with the model that it begins with, and the episodes that it learns from."""
+def prepare_stage(config: AstuneConfig, stage: Stage, run_dir: RunDir) -> AstuneConfig:
+    """Give the configuration of a stage the model that it begins with, and the episodes that it learns from."""
     if stage.first == 0:
         return config
     trainer = config.trainer

@@ -12,8 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
+from astune.config.clock import at_clock, kept_clock, now
 from astune.config.compare import changes
 from astune.config.schema import AstuneConfig, Config
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
@@ -24,16 +26,17 @@ from astune.monitor.episodes import EpisodeLog, episodes_path, read_episodes
 from astune.monitor.jsonl import keep_lines
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
-from astune.monitor.run_dir import RunDir, runs_folder
-from astune.monitor.run_lock import RunLock
-from astune.rollout.evaluation_metrics import evaluation_metrics
+from astune.monitor.run_dir import RunDir, RunLock, runs_folder
 from astune.rollout.group import run_groups
+from astune.rollout.metrics import evaluation_metrics
 from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import run_and_leave
-from astune.training.engine import Engine, LoadEngine, unless_lost
+from astune.support.file_kinds import Kind, other_kind
+from astune.support.run_log import open_log
+from astune.training.engine import Engine, LoadEngine, await_unless_lost
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for
-from astune.training.rollout_workers.pool import played_by
+from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.types import Episode, Group, StopReason
 
 ABOUT = "evaluation.json"
@@ -42,8 +45,8 @@ ABOUT = "evaluation.json"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is evaluated: `checkpoint`, the folder of a run's checkpoint at `step`; else `model`, a folder or a hub id;
-    with neither the model of the configuration. `mark` changes with the weights, as far as files tell."""
+    """A model to be evaluated: `checkpoint`, the folder of a run's checkpoint at `step`; else `model`, a folder or a
+    hub id; with neither the model of the configuration. `mark` changes with the weights, as far as files tell."""
 
     name: str
     checkpoint: str | None = None
@@ -54,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class About:
-    """What a folder holds: of whom, and the tasks and attempts of each evaluation."""
+    """The content of a folder: of whom, and the tasks and attempts of each evaluation."""
 
     candidate: Candidate
     tasks: Mapping[str, Sequence[str]]
@@ -72,13 +75,15 @@ class Played:
 
 
 def candidate_of(text: str, config: AstuneConfig) -> Candidate:
-    """What `--checkpoint` names: a checkpoint of a run (see `find_checkpoint`), a model, or `none`, the model of the
-    configuration."""
+    """Find what `--checkpoint` names: a checkpoint of a run (see `find_checkpoint`), a model, or `none`, the model of
+    the configuration."""
     if text == "none":
         return Candidate("base", mark=_mark(Path(config.model.path)))
     path = find_checkpoint(text)
     if path is None:
         folder = Path(text).expanduser()
+        if wrong := other_kind(folder, "a checkpoint or the folder of a model", Kind.CHECKPOINT):
+            raise ConfigError(f"--checkpoint {wrong}")
         name, model = (folder.name, str(folder.absolute())) if folder.is_dir() else (text, text)
         return Candidate(name, model=model, mark=_mark(folder))
     step = int(path.name[len("step_") :])
@@ -121,25 +126,29 @@ def play(
     folder: Path | None,
     *,
     as_model: bool = False,
+    beside: Played | None = None,
 ) -> Played:
     """Play what is not played yet, and write the figures. `ready` is the configuration with what it asks to be started,
-    `folder` is where to, by default one of its own beside the runs. Raises TrainingError where a part of the engine is
-    lost on the way."""
+    `folder` is where to, by default one of its own beside the runs. `beside` is what it is to be compared with, which a
+    new folder has its clock from. Raises TrainingError where a part of the engine is lost on the way."""
     about = About(
         candidate,
         {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
         {evaluation.name: evaluation.attempts for evaluation in evaluations},
     )
-    run_dir = RunDir(_open(config, about, folder))
+    clock = None if beside is None else kept_clock(RunDir(beside.folder).config_path)
+    run_dir = RunDir(_open(config, about, folder, clock or now()))
+    ready = at_clock(ready, kept_clock(run_dir.config_path) or now())
     lock = RunLock(run_dir.path)
+    open_log(run_dir.path, as_json=ready.monitor.log_json)
     try:
         with Progress(ready.monitor.progress) as progress:
             groups = {}
-            left = {evaluation.name: _left(run_dir, evaluation) for evaluation in evaluations}
+            left = {evaluation.name: _find_left(run_dir, evaluation) for evaluation in evaluations}
             began = time.perf_counter()
             if any(left.values()):
                 with closing(load_candidate(ready, candidate, load_engine, as_model=as_model)) as engine:
-                    setup = replace(played_by(ready, engine), judges_alone=True)
+                    setup = replace(set_up_rollouts(ready, engine), judges_alone=True)
                     progress.run_started(config, run_dir, 0)
                     play_all = _play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress)
                     run_and_leave(_play_with(engine, play_all))
@@ -154,7 +163,7 @@ def play(
 
 async def _play_with(engine: Engine, play_all: Awaitable[None]) -> None:
     await engine.learner.publish()  # what the learner was given, the policy may not have yet
-    await unless_lost(play_all, engine.lost())
+    await await_unless_lost(play_all, engine.lost())
 
 
 async def _play_all(
@@ -166,7 +175,7 @@ async def _play_all(
     left: Mapping[str, Sequence[int]],
     progress: Progress,
 ) -> None:
-    async with setup.opened():
+    async with setup.open():
         with EpisodeLog(run_dir) as log:
             for evaluation in evaluations:
                 tasks = [evaluation.tasks[number] for number in left[evaluation.name]]
@@ -192,8 +201,9 @@ def _recorder(log: EpisodeLog, phase: str, step: int, progress: Progress) -> Cal
     return record
 
 
-def _open(config: Config, about: About, folder: Path | None) -> Path:
-    """The folder to write into: one where the same evaluation was begun, else a new one."""
+def _open(config: Config, about: About, folder: Path | None, clock: datetime) -> Path:
+    """The folder to write into: one where the same evaluation was begun, else a new one, at `clock` if none is
+    given."""
     text = json.dumps(asdict(about), indent=1, ensure_ascii=True) + "\n"
     name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in about.candidate.name)
     chosen = runs_folder(config) / f"{config.astune.experiment_name or 'run'}-eval" / name if folder is None else folder
@@ -204,7 +214,7 @@ def _open(config: Config, about: About, folder: Path | None) -> Path:
         if not path.exists():
             with writing(path):
                 path.mkdir(parents=True)
-                run_dir.save_config(config)
+                run_dir.save_config(config.model_copy(update={"astune": at_clock(config.astune, clock)}))
                 write_whole(path / ABOUT, text)  # last: a folder without it is nobody's
             return path
         same = (path / ABOUT).is_file() and (path / ABOUT).read_text() == text
@@ -213,8 +223,8 @@ def _open(config: Config, about: About, folder: Path | None) -> Path:
         number += 1
 
 
-def _left(run_dir: RunDir, evaluation: Evaluation) -> list[int]:
-    """Numbers of the tasks of which not all attempts are written. What is there of those is dropped."""
+def _find_left(run_dir: RunDir, evaluation: Evaluation) -> list[int]:
+    """Find the numbers of the tasks of which not all attempts are written, and drop what is there of those."""
     path = episodes_path(run_dir.episodes_dir, f"eval/{evaluation.name}")
     counts: dict[str, int] = {}
     if path.is_file():
@@ -263,6 +273,8 @@ def read_played(folder: Path) -> Played:
     """The evaluation that `play` left in a folder. Raises RunFolderError where there is none, or one that is not
     finished."""
     path = folder / ABOUT
+    if wrong := other_kind(folder, "the folder of an evaluation", Kind.PLAYED):
+        raise ConfigError(wrong)
     if not path.is_file():
         raise RunFolderError(f"{folder} holds no evaluation: there is no {ABOUT}; `astune eval --checkpoint` writes it")
     try:

@@ -6,29 +6,28 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from astune.algorithm import StepEstimator, load_estimator
+from astune.algorithm import StepEstimator
+from astune.algorithm.method import Method, method_of
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy, plays_episodes
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog, read_metrics
-from astune.monitor.progress import Progress
-from astune.monitor.run_dir import RunDir
+from astune.monitor.progress import Learning, Progress
+from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of, summarize
 from astune.support.concurrency import run_and_leave
-from astune.training.ahead import RolloutsAhead, gated
+from astune.training.ahead import RolloutsAhead, put_gate
 from astune.training.checkpoints import evaluated_at, go_back, step_of
 from astune.training.engine import LoadEngine
-from astune.training.examples import ExampleSchedule
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service
-from astune.training.rollout_workers.pool import played_by
+from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.training.run import Run
 from astune.training.run_store import begin_run, open_run_store
-from astune.training.schedule import TaskSchedule
-from astune.training.stages import Stage, check_start, started
+from astune.training.schedule import ExampleSchedule, TaskSchedule
+from astune.training.stages import Stage, check_start, prepare_stage
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
 from astune.types import RunReport, Sample
@@ -36,12 +35,13 @@ from astune.types import RunReport, Sample
 
 def run_training(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
     """Run a whole training job on the engine that `load_engine` gives, and leave a complete run folder behind."""
+    loaded = at_run_clock(loaded)
     if loaded.stages:
         return run_stages(loaded, load_engine)
     with ExitStack() as stack:
         inputs = read_inputs(loaded.config.astune, stack)
         run_dir = stack.enter_context(RunDir.reopen(loaded.config)) if inputs.config.resume else None
-        if run_dir is not None and (report := finished(run_dir, inputs)) is not None:
+        if run_dir is not None and (report := report_if_finished(run_dir, inputs)) is not None:
             return report
         return train_stage(loaded, inputs, run_dir, load_engine, None)
 
@@ -72,7 +72,7 @@ def run_stages(loaded: LoadedConfig, load_engine: LoadEngine) -> RunReport:
                 tuple(config.trainer.keep_best for config in configs[:number]),
             )
             with ExitStack() as stack:
-                inputs = read_inputs(started(configs[number - 1], stage, run_dir), stack)
+                inputs = read_inputs(prepare_stage(configs[number - 1], stage, run_dir), stack)
                 inputs.schedule.first = stage.first
                 report = train_stage(loaded, inputs, run_dir, load_engine, stage, notes)
             if report.status not in ("completed", "learned_nothing") or number == len(configs):
@@ -107,6 +107,7 @@ class Inputs:
     """The input of a run as read and checked, less the model."""
 
     config: AstuneConfig
+    method: Method
     advantage: StepEstimator
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
@@ -115,19 +116,20 @@ class Inputs:
 
 def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
     """Read and check what a run needs before its model is loaded, which may take minutes."""
-    advantage = load_estimator(config.algorithm)
+    method = method_of(config.algorithm)
+    advantage = method.estimator()
     config = stack.enter_context(environment_service(config))
     plays = plays_episodes(config)
     tasks = read_tasks(config) if needs_policy(config) else None
     evaluations = [] if tasks is None else evaluations_of(config.evaluation, tasks)
     if plays and tasks is not None:
-        return Inputs(config, advantage, TaskSchedule(tasks.training, config), evaluations)
+        return Inputs(config, method, advantage, TaskSchedule(tasks.training, config), evaluations)
     examples = ExampleSchedule(config)
-    return Inputs(config, advantage, examples, evaluations, examples.held_out)
+    return Inputs(config, method, advantage, examples, evaluations, examples.held_out)
 
 
-def finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
-    """The report of a run of which nothing is left to do; None if there is."""
+def report_if_finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
+    """Report a run of which nothing is left to do; None if there is."""
     latest = run_dir.latest_checkpoint()
     step = step_of(latest)
     metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
@@ -161,8 +163,8 @@ def assemble(
     stack.callback(engine.close)
     gate = None
     if config.synchronizer.style == "async":
-        engine, gate = gated(config, engine)
-    setup = played_by(config, engine) if needs_policy(config) else None
+        engine, gate = put_gate(config, engine)
+    setup = set_up_rollouts(config, engine) if needs_policy(config) else None
     new = run_dir is None
     if run_dir is None:
         run_dir = stack.enter_context(RunDir.open(loaded.config, resume=False))
@@ -174,22 +176,23 @@ def assemble(
     begin_run(store, loaded.config, run_dir, new)
     episodes = stack.enter_context(EpisodeLog(run_dir, store))
     run = Run(
-        config,
-        run_dir,
-        metrics,
-        episodes,
-        progress,
-        Learning(progress, config.trainer.max_unjudged_steps),
-        LoopWatch(progress.warn),
-        setup,
-        engine.learner,
-        inputs.advantage,
-        inputs.schedule,
-        inputs.evaluations,
-        inputs.held_out_examples,
-        stage,
-        store,
-        engine.lost,
+        config=config,
+        run_dir=run_dir,
+        metrics=metrics,
+        episodes=episodes,
+        progress=progress,
+        learning=Learning(progress, config.trainer.max_unjudged_steps, config.trainer.max_failed_tool_steps),
+        watch=LoopWatch(progress.warn),
+        setup=setup,
+        learner=engine.learner,
+        method=inputs.method,
+        advantage=inputs.advantage,
+        schedule=inputs.schedule,
+        evaluations=inputs.evaluations,
+        held_out_examples=inputs.held_out_examples,
+        stage=stage,
+        store=store,
+        lost=engine.lost,
     )
     if gate is not None:
         run.ahead = RolloutsAhead(run, gate)

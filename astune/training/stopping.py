@@ -20,7 +20,7 @@ async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
     """Train between `setup` and `teardown` of the run's workflow. Returns how it ended, and the error if that is
     nothing that was said already. Raises SetupError where no episode could begin."""
     try:
-        async with nullcontext() if run.setup is None else run.setup.opened():
+        async with nullcontext() if run.setup is None else run.setup.open():
             return await _until_stopped(run)
     except SetupError:
         run.run_dir.discard()  # a run that never began leaves nothing behind
@@ -45,7 +45,7 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
         loop.call_soon_threadsafe(task.cancel)
 
     with on_ctrl_c(stop):
-        status, error = await _ended(task, lost)
+        status, error = await _wait_for_end(task, lost)
         if not isinstance(error, RunFolderError | StoreError):
             try:
                 save(run)
@@ -60,8 +60,10 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
     return status, error
 
 
-async def _ended(task: asyncio.Future[None], lost: asyncio.Future[TrainingError]) -> tuple[Status, Exception | None]:
-    """How `task` ended: by itself, or because the engine was lost meanwhile."""
+async def _wait_for_end(
+    task: asyncio.Future[None], lost: asyncio.Future[TrainingError]
+) -> tuple[Status, Exception | None]:
+    """Wait until `task` ends, by itself or because the engine was lost meanwhile."""
     either: set[asyncio.Future[Any]] = {task, lost}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from astune.config.rules.beside import unread_judge_keys
 from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
 from astune.rollout.environment import check_environments
 from astune.support.terminal import Console
 from astune.task_judge import TaskJudges
@@ -25,6 +27,8 @@ def read_tasks(config: AstuneConfig) -> TaskSets:
     with Console(stderr=True).status("reading tasks"):  # shows itself on a terminal only
         sets = read_task_sets(config.task_reader, kinds.add, config.evaluation.sets)
     kinds.check(config)
+    if problems := [f"{key}: {what}" for key, what in kinds.unread_judge_keys(config)]:
+        raise ConfigError("\n".join(problems))
     for warning in sets.warnings:
         logger.warning(warning)
     for split in SPLITS:
@@ -46,6 +50,14 @@ def check_tasks(tasks: Iterable[Task], config: AstuneConfig) -> None:
     kinds.check(config)
 
 
+def judge_keys_that_none_reads(tasks: Iterable[Task], config: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """What a run with these tasks refuses of `astune.task_judge`, as no judge reads it: its key, and why."""
+    kinds = _Kinds()
+    for task in tasks:
+        kinds.add(task)
+    return kinds.unread_judge_keys(config)
+
+
 class _Kinds:
     """The first task of each kind: what a task asks for decides whether it can be played and judged."""
 
@@ -61,3 +73,9 @@ class _Kinds:
         import_registered(judges.specs(tasks), config.rollout.agentscope_learn_protocol)
         judges.check(tasks)
         check_environments(tasks, config.task_reader.env_service)
+
+    def unread_judge_keys(self, config: AstuneConfig) -> Iterator[tuple[str, str]]:
+        """What is set of `astune.task_judge` and that no judge of all these tasks reads: its key, and why."""
+        named = TaskJudges(config.task_judge).specs(self._first.values())
+        judges = {*named, *(each.judge for each in config.task_judge.judges)}
+        return unread_judge_keys(config.task_judge, judges, named=bool(named))

@@ -18,6 +18,9 @@ Points = Sequence[tuple[int, float]]
 SMALL_CHARTS = (
     "reward/mean",
     "loss",
+    "held_out/examples/loss",
+    "preference/accuracy",
+    "preference/margin",
     "grad_norm",
     "entropy",
     "kl/sampler",
@@ -38,16 +41,16 @@ _OWN = ("agent_reward/", "workflow/")
 
 
 def small_charts(names: Collection[str]) -> list[str]:
-    """Of metrics that were logged, those that get a small picture, in order: the rewards of single agents and the
-    workflow's own metrics after the reward."""
+    """The logged metrics that get a small picture, in order: the rewards of single agents and the workflow's own
+    metrics come after the reward."""
     own = [name for prefix in _OWN for name in sorted(names) if name.startswith(prefix)]
     return [name for name in (SMALL_CHARTS[0], *own, *SMALL_CHARTS[1:]) if name in names]
 
 
-def shown_name(name: str) -> str:
-    """A metric of the workflow by the name that the workflow gave it, unless ASTune has one of that name.
+def name_metric(name: str) -> str:
+    """Name a metric of the workflow as the workflow did, unless ASTune has one of that name.
 
-    >>> shown_name("workflow/characters"), shown_name("workflow/loss")
+    >>> name_metric("workflow/characters"), name_metric("workflow/loss")
     ('characters', 'workflow/loss')
     """
     own = name.removeprefix("workflow/")
@@ -113,7 +116,7 @@ def curve_svg(metrics: Metrics, title: str = "Learning curve") -> str:
     parts += _axes(frame, figure)
     parts += _training(frame, training, figure)
     for name, points in held_out.items():
-        parts += _held_out(frame, name, points, figure)
+        parts += _draw_held_out(frame, name, points, figure)
     parts += _legend(training, held_out, figure)
     return svg(WIDTH, HEIGHT, f"{title}: {figure} by training step", parts)
 
@@ -197,7 +200,7 @@ def _hover(frame: Frame, step: int, value: float, text: str) -> str:
     return f'<circle class="hit" {place} r="6"><title>{escape(text)}</title></circle>'
 
 
-def _held_out(frame: Frame, name: str, points: Points, figure: str) -> list[str]:
+def _draw_held_out(frame: Frame, name: str, points: Points, figure: str) -> list[str]:
     style = escape(name)
     parts = [f'<path class="{style} join" style="fill:none" d="{frame.path(points)}"/>'] if len(points) > 1 else []
     for step, value in points:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astune.context_tracker.prompt.messages import reasoning_of, shown_content
-from astune.monitor.words import FORKS, LEFT_OUT
+from astune.context_tracker.prompt.messages import reasoning_of, show_content
+from astune.monitor.words import FORKS, LEFT_OUT, UNREAD
 from astune.types import Episode, Turn
 
 
@@ -49,7 +49,7 @@ def conversation(episode: Episode) -> list[Bubble]:
     for number, turn in enumerate(episode.turns):
         agent = turn.agent if len(agents) > 1 else ""
         before = seen.get(turn.agent, [])
-        kept = _kept(before, turn.messages)
+        kept = _count_kept(before, turn.messages)
         if kept < len(before):
             why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
             bubbles.append(
@@ -65,8 +65,9 @@ def conversation(episode: Episode) -> list[Bubble]:
     return bubbles
 
 
-def _kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:
-    """How many messages of `before` stand at the start of `now`. Reasoning may be dropped: it is the same message."""
+def _count_kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:
+    """Count the messages of `before` that stand at the start of `now`. Reasoning may be dropped: it is the same
+    message."""
     kept = 0
     for old, new in zip(before, now, strict=False):
         if _spoken(old) != _spoken(new):
@@ -76,13 +77,13 @@ def _kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]])
 
 
 def _spoken(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
-    return message.get("role", "assistant"), message.get("tool_call_id") or "", shown_content(message), _calls(message)
+    return message.get("role", "assistant"), message.get("tool_call_id") or "", show_content(message), _calls(message)
 
 
 def bubble(message: Mapping[str, Any], agent: str = "", facts: str = "") -> Bubble:
     role = str(message.get("role", "assistant"))
     speaker = agent if role == "assistant" else ""
-    return Bubble(role, shown_content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
+    return Bubble(role, show_content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
 
 
 def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
@@ -118,6 +119,8 @@ def _turn_marks(turn: Turn, fork: str | None, reward: float | None) -> list[Mark
     marks = []
     if fork is not None:
         marks.append(Mark(f"new row: {in_words(fork)}", FORKS.get(fork, ""), "fork"))
+    if turn.unread:
+        marks.append(Mark("call marks and no call", UNREAD, "warn"))
     if turn.excluded is not None:
         marks.append(Mark(f"not trained: {in_words(turn.excluded)}", LEFT_OUT.get(turn.excluded, ""), "warn"))
     if not turn.exact and turn.excluded not in ("frozen", "inexact"):  # the one cannot matter, the other says it
@@ -141,11 +144,11 @@ def receipt_line(episode: Episode) -> str:
     sampled = sum(len(turn.output_ids) for turn in episode.turns)
     parts = [f"{sampled:,} tokens sampled", f"{sampled - left_out.total():,} trainable"]
     parts += [f"{count:,} {in_words(reason)}" for reason, count in left_out.most_common() if count]
-    rows = counted(len(episode.timelines), "training row")
+    rows = count_of(len(episode.timelines), "training row")
     size = sum(len(line.token_ids) for line in episode.timelines)
     distinct = f" ({episode.unique_tokens:,} distinct)" if episode.unique_tokens < size else ""
     return " · ".join([*parts, f"{rows} of {size:,} tokens{distinct}"])
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from astune.monitor.episodes import UNREADABLE, EpisodeRecord, episode_from_row, episodes_path
-from astune.monitor.jsonl import broken_line, read_lines
+from astune.monitor.jsonl import line_error, read_lines
 from astune.support.user_code import place_of
 
 T = TypeVar("T")
@@ -73,10 +73,23 @@ def read_records(run: Path, phase: str, heads: Iterable[Head]) -> dict[int, Epis
     return dict(one for one in found if one is not None)
 
 
+def first_failures(run: Path, steps: Mapping[str, int]) -> dict[str, str]:
+    """The message of the first failed call of each tool in the training step that `steps` names for it."""
+    found: dict[str, str] = {}
+    path = episodes_path(run / "episodes", "train")
+    if not steps or not path.exists():
+        return found
+    for tools, step in _each(path, lambda line, row: (row.get("tools") or {}, row["step"])):
+        for name, use in tools.items():
+            if steps.get(name) == step and use["errors"]:
+                found.setdefault(name, use["message"])
+    return found
+
+
 def _each(path: Path, made: Callable[[int, Mapping[str, Any]], T]) -> Iterator[T]:
-    """What `made` makes of each line, counted from 0. Raises RunFolderError that names a line that is no episode."""
+    """Apply `made` to each line, counted from 0. Raises RunFolderError that names a line that is no episode."""
     for line, row in enumerate(read_lines(path)):
         try:
             yield made(line, row)
         except UNREADABLE as error:
-            raise broken_line(path, line + 1, f"not an episode ({type(error).__name__}: {error})") from error
+            raise line_error(path, line + 1, f"not an episode ({type(error).__name__}: {error})") from error

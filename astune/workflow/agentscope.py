@@ -1,13 +1,14 @@
 """Models and outputs of AgentScope, 2.x or 1.x, whichever is installed.
 
-What to know when an agent is trained on AgentScope 2.x (`training_defaults` takes care of the first two):
+What to know when an agent is trained on AgentScope 2.x (`training_defaults` takes care of the permission and the time):
 
 - Tools ask for a permission by default. Nobody answers in a rollout: the agent ends at its first tool call
   without running it.
-- The wall-clock time is injected into the conversation, so equal attempts see unequal prompts.
+- The wall-clock time is injected into the conversation and stands in the prompt of a compression, so equal attempts
+  see unequal prompts.
 - Above 0.8 of the context size the agent compresses its history with a call of its own. It is a turn like any other,
-  and the history after it is a new timeline. The prompt for it holds the time too; to be repeatable, give
-  `ContextConfig(compression_prompt=...)` one without `{current_time}`.
+  and the history after it is a new timeline.
+- `AgenticMemoryMiddleware` tells the model how old its files are: another thing on another day.
 - The default formatter leaves reasoning out of the next request. ASTune puts back what was sampled and the chat
   template decides, so a formatter that keeps it (`tuner.model("name", formatter=DeepSeekChatFormatter())`) changes
   nothing.
@@ -30,21 +31,27 @@ On 1.x:
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from importlib import import_module, metadata
 from typing import Any
 
 from astune.errors import MissingDependency, WorkflowError, nearest
 from astune.types import WorkflowOutput
-from astune.workflow.tool_log import ToolLog
+from astune.workflow.tool_log import ToolLog, says_it_failed
 
 MODEL_NAME = "policy"
 """The name that requests and answers carry. Nothing is chosen by it."""
 
 _WAITING = "I'm waiting for your permission or the external execution to finish."
 """The reply of an AgentScope 2.x agent that stops at a permission question."""
+
+NO_TIME = "unknown"
+"""Stands where AgentScope 2.x writes the time."""
 
 _FIXED = ("credential", "model", "model_name", "api_key", "organization", "client_type", "client_kwargs", "max_retries")
 """Arguments of `OpenAIChatModel` that decide where calls go; `tuner.model` sets them."""
@@ -65,7 +72,7 @@ def chat_model(client: Any, log: ToolLog, *, context_size: int | None, options: 
     """
     major = major_version()
     model_class = import_module("agentscope.model").OpenAIChatModel
-    logging.getLogger("as").addFilter(_told_by_the_episode)  # adding it again does nothing
+    logging.getLogger("as").addFilter(_is_worth_a_line)  # adding it again does nothing
     _check_options(options, model_class)
     # A client of AgentScope's own making would load certificates for a connection that is never opened.
     arguments: dict[str, Any] = {"stream": False, "client_kwargs": {"http_client": client._client}}
@@ -83,32 +90,30 @@ def chat_model(client: Any, log: ToolLog, *, context_size: int | None, options: 
 
 
 def _watch_tools(model: Any, log: ToolLog) -> None:
-    """Lets a model of AgentScope 2.x tell `log` of the tool results in each request: its messages still say whether a
-    tool failed, the formatter makes texts of them."""
+    """Let a model of AgentScope 2.x tell `log` of the tool results in each request. Only its messages say whether a
+    tool failed; the formatter makes texts of them."""
     call_api = model._call_api
 
-    async def watched(model_name: str, messages: Any, tools: Any = None, *args: Any, **options: Any) -> Any:
-        log.offered(tool["function"]["name"] for tool in tools or ())
+    async def watch(model_name: str, messages: Any, tools: Any = None, *args: Any, **options: Any) -> Any:
+        log.add_offered(tool["function"]["name"] for tool in tools or ())
         for message in messages:
             for result in message.get_content_blocks("tool_result"):
-                log.result(result.id, result.name, _what_failed(result))
+                log.add_result(result.id, result.name, _what_failed(result))
         return await call_api(model_name, messages, tools, *args, **options)
 
-    model._call_api = watched
+    model._call_api = watch
 
 
 def _what_failed(result: Any) -> str | None:
-    """The text of a failed tool result of AgentScope 2.x: the tool raised, was refused or could not take its
-    arguments. None if it did not fail."""
-    if result.state not in ("error", "denied"):
-        return None
-    if isinstance(result.output, str):
-        return result.output
-    return "\n".join(block.text for block in result.output if block.type == "text")
+    """The text of a failed tool result of AgentScope 2.x: the tool raised, was refused, could not take its arguments,
+    or says that it failed. None if it did not fail."""
+    output = result.output
+    text = output if isinstance(output, str) else "\n".join(block.text for block in output if block.type == "text")
+    return text if result.state in ("error", "denied") or says_it_failed(text) else None
 
 
-def _told_by_the_episode(record: logging.LogRecord) -> bool:
-    """Drops AgentScope's lines about a failed model call: in a rollout that is how an episode ends, and counted."""
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """True but for AgentScope's lines about a failed model call: in a rollout that ends the episode, and is counted."""
     return "attempt(s)" not in str(record.msg)
 
 
@@ -117,8 +122,10 @@ def training_defaults() -> dict[str, Any]:
 
         agent = Agent(name="solver", system_prompt="...", model=tuner.model("solver"), **training_defaults())
 
-    `state` allows every tool call without asking (so give the agent only tools that may run unattended), and
-    `injection_config` keeps the wall-clock time out of the conversation. New objects at every call.
+    `state` allows every tool call without asking (so give the agent only tools that may run unattended: a run warns of
+    those that act on this machine, see `agentscope_host_tools`), and `injection_config` keeps the wall-clock time out
+    of the conversation; the prompt of a compression says that it is unknown, whatever `context_config` the agent has.
+    New objects at every call.
 
     Raises:
         MissingDependency: AgentScope 2.x is not installed. On 1.x nothing asks and nothing is injected.
@@ -131,11 +138,13 @@ def training_defaults() -> dict[str, Any]:
     allowed = permission.PermissionContext(mode=permission.PermissionMode.BYPASS)
     return {
         "state": import_module("agentscope.state").AgentState(permission_context=allowed),
-        "injection_config": import_module("agentscope.agent").InjectionConfig(inject_runtime_state=False),
+        "injection_config": import_module("agentscope.agent").InjectionConfig(
+            inject_runtime_state=False, time_format=NO_TIME
+        ),
     }
 
 
-def converted_output(value: object) -> WorkflowOutput | None:
+def convert_output(value: object) -> WorkflowOutput | None:
     """The output of AgentScope 1.x's tuner as ours; None if `value` is not one."""
     kind = type(value)
     if kind.__name__ != "WorkflowOutput" or not kind.__module__.startswith("agentscope.tuner"):
@@ -162,7 +171,7 @@ def check_reply(answer: object, source: str) -> None:
 
 @functools.cache
 def major_version() -> int:
-    """Of the installed AgentScope. Raises MissingDependency."""
+    """The major version of the installed AgentScope. Raises MissingDependency."""
     try:
         return int(metadata.version("agentscope").split(".")[0])
     except metadata.PackageNotFoundError:
@@ -185,3 +194,111 @@ def _check_options(options: dict[str, Any], model_class: Any) -> None:
                 f"tuner.model() got {name!r}, which AgentScope {metadata.version('agentscope')}'s OpenAIChatModel "
                 f"does not take.{nearest(name, known)} It takes: {', '.join(known)}."
             )
+
+
+Tool = Mapping[str, Any]
+Act = Callable[[str, Mapping[str, Any]], Awaitable[str]]
+"""Runs the tool of that name with those arguments; returns the text of its result."""
+
+
+def toolkit_of(tools: Sequence[Tool], act: Act) -> Any:
+    """A new `Toolkit` of `tools`, all of which are run by `act`. Raises MissingDependency."""
+    return _toolkit_1(tools, act) if major_version() == 1 else _toolkit_2(tools, act)
+
+
+def _toolkit_2(tools: Sequence[Tool], act: Act) -> Any:
+    module, permission = import_module("agentscope.tool"), import_module("agentscope.permission")
+    allowed = permission.PermissionDecision(
+        behavior=permission.PermissionBehavior.ALLOW, message="An environment's tools act in the environment alone."
+    )
+    text = import_module("agentscope.message").TextBlock
+    made = []
+    for tool in tools:
+        chunk = _function(tool, act, lambda said: module.ToolChunk(content=[text(text=said)]))
+        one = module.FunctionTool(chunk, name=_name(tool), is_concurrency_safe=False, permission=allowed)
+        one.description = tool["function"].get("description", "")
+        one.input_schema = copy.deepcopy(_parameters(tool))
+        made.append(one)
+    return module.Toolkit(tools=made)
+
+
+def _toolkit_1(tools: Sequence[Tool], act: Act) -> Any:
+    module = import_module("agentscope.tool")
+    text = import_module("agentscope.message").TextBlock
+    toolkit = module.Toolkit()
+    for tool in tools:
+        respond = _function(tool, act, lambda said: module.ToolResponse(content=[text(type="text", text=said)]))
+        function = {"description": "", **tool["function"], "parameters": _parameters(tool)}
+        schema = {"type": "function", "function": function}
+        toolkit.register_tool_function(respond, func_name=_name(tool), json_schema=copy.deepcopy(schema))
+        # Registering takes an empty list of required arguments out of the schema.
+        toolkit.tools[_name(tool)].json_schema = copy.deepcopy(schema)
+    return toolkit
+
+
+def _function(tool: Tool, act: Act, shape: Callable[[str], Any]) -> Callable[..., Any]:
+    """The function of a tool, whose result is in AgentScope's shape."""
+
+    async def run(**arguments: Any) -> Any:
+        """Act in the environment."""
+        return shape(await act(_name(tool), arguments))
+
+    return run
+
+
+def _name(tool: Tool) -> str:
+    return str(tool["function"]["name"])
+
+
+def _parameters(tool: Tool) -> Mapping[str, Any]:
+    """The JSON schema of the arguments; a tool without one takes none."""
+    return tool["function"].get("parameters") or {"type": "object", "properties": {}}
+
+
+OF_2 = ("Bash", "PowerShell", "Write", "Edit")
+OF_1 = ("execute_python_code", "execute_shell_command", "write_text_file", "insert_text_file")
+
+_handed_out: ContextVar[frozenset[str]] = ContextVar("astune_host_tools", default=frozenset())
+
+
+def host_tools(offered: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the `offered` tools, in OpenAI's shape, that act on this machine."""
+    handed_out = _handed_out.get()
+    return (
+        [tool["function"]["name"] for tool in offered if tool["function"]["name"] in handed_out] if handed_out else []
+    )
+
+
+@functools.cache
+def watch_toolkits() -> None:
+    """Let toolkits of the installed AgentScope leave word, in this process and from now on. A second call does
+    nothing."""
+    module = import_module("agentscope.tool")
+    if major_version() == 1:
+        functions = [vars(module)[name] for name in OF_1]
+
+        def of_1(toolkit: Any) -> Iterable[str]:
+            return (name for name, tool in toolkit.tools.items() if tool.original_func in functions)
+
+        module.Toolkit.get_json_schemas = _leaves_word(module.Toolkit.get_json_schemas, of_1)
+    else:
+        kinds = tuple(vars(module)[name] for name in OF_2 if name in vars(module))
+
+        def of_2(toolkit: Any) -> Iterable[str]:
+            tools = (tool for group in toolkit.tool_groups for tool in group.tools)
+            return (
+                tool.name
+                for tool in tools
+                if isinstance(tool, kinds) and isinstance(tool._backend, module.LocalBackend)
+            )
+
+        module.Toolkit.get_tool_schemas = _leaves_word(module.Toolkit.get_tool_schemas, of_2)
+
+
+def _leaves_word(written: Callable[..., Any], found: Callable[[Any], Iterable[str]]) -> Callable[..., Any]:
+    @functools.wraps(written)
+    def schemas(self: Any, *given: Any, **named: Any) -> Any:
+        _handed_out.set(frozenset(found(self)))
+        return written(self, *given, **named)
+
+    return schemas

@@ -23,8 +23,9 @@ MOST_KEPT = 1000
 
 @functools.cache
 def write_schemas_once() -> None:
-    """From now on, in this process, what a `FunctionTool` says of a function, a `ResetTools` of its groups and a
-    `ContextConfig` of a summary is written once for all that are alike. On AgentScope 2.x; again it does nothing."""
+    """Let AgentScope 2.x write each schema only once for all that are alike, in this process and from now on: those of
+    a `FunctionTool`, of the groups of a `ResetTools`, and of the summary of a `ContextConfig`. A second call does
+    nothing."""
     tool, config = import_module("agentscope.tool"), import_module("agentscope.agent").ContextConfig
     tool.FunctionTool.__init__ = _takes_what_is_known(tool.FunctionTool.__init__)
     tool.ResetTools.input_schema = property(_asks_once_for_groups(tool.ResetTools.input_schema.fget))
@@ -45,7 +46,7 @@ def _takes_what_is_known(written: Callable[..., None]) -> Callable[..., None]:
         *more: Any,
         **named: Any,
     ) -> None:
-        said = None if description or input_schema else _said_of_itself(func)
+        said = None if description or input_schema else _read_function(func)
         if said is None:
             return written(self, func, name, description, input_schema, *more, **named)
         key, hints = said
@@ -58,9 +59,9 @@ def _takes_what_is_known(written: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-def _said_of_itself(func: Any) -> tuple[tuple[Any, str], Any] | None:
-    """All that AgentScope reads of a function: docstring and signature, and what its annotations stand for. None for
-    what does not tell."""
+def _read_function(func: Any) -> tuple[tuple[Any, str], Any] | None:
+    """Read all that AgentScope reads of a function: docstring, signature, and the meaning of its annotations. None if
+    they cannot be evaluated."""
     try:
         return (func.__doc__, str(inspect.signature(func))), typing.get_type_hints(func, include_extras=True)
     except Exception:  # annotations are evaluated, and their names may stand for nothing here

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from astune.context_tracker.prompt.messages import shown_content
+from astune.context_tracker.prompt.messages import show_content
 from astune.errors import EnvServiceError, RolloutError, WorkflowError
-from astune.workflow.agentscope_toolkit import toolkit_of
+from astune.workflow.agentscope import toolkit_of
 
 if TYPE_CHECKING:
     from astune.clients.env_service import EnvInstance, EnvServiceClient, EnvState
@@ -40,7 +40,7 @@ class TaskEnvironment:
     def __init__(
         self, client: EnvServiceClient, instance: EnvInstance, first: EnvState, failures: list[Exception]
     ) -> None:
-        """`first` is what creating the instance gave; what steps meet at the service is added to `failures`."""
+        """`first` is the reply to creating the instance. Errors of steps at the service are added to `failures`."""
         self.instance = instance
         self.messages: tuple[Message, ...] = tuple(first.messages)
         """The messages that the agent starts from, in OpenAI's shape."""
@@ -60,9 +60,7 @@ class TaskEnvironment:
     @property
     def query(self) -> str:
         """The text of the last message of role `user` that the agent starts from."""
-        return next(
-            (shown_content(message) for message in reversed(self.messages) if message.get("role") == "user"), ""
-        )
+        return next((show_content(message) for message in reversed(self.messages) if message.get("role") == "user"), "")
 
     async def step(self, action: str | Message) -> EnvState:
         """Act with a text, or with an assistant message that has a text, tool calls, or both; returns the answer.
@@ -85,7 +83,7 @@ class TaskEnvironment:
             self._check()
             call = {"id": f"call_{self._steps}", "type": "function", "function": function}
             state = await self._step({"role": "assistant", "content": None, "tool_calls": [call]})
-        return "\n".join(shown_content(message) for message in state.messages)
+        return "\n".join(show_content(message) for message in state.messages)
 
     def toolkit(self) -> Any:
         """The tools as a toolkit of the installed AgentScope, with the names, descriptions and schemas that the
@@ -161,8 +159,8 @@ def _assistant_message(action: str | Message) -> Message:
 
 
 def _with_call_ids(messages: Sequence[Message], calls: Sequence[Message]) -> Iterator[Message]:
-    """The messages, each of role `tool` with the id of the call that it answers. A service that gives none answers in
-    the order of the calls."""
+    """Give each message of role `tool` the id of the call that it answers. A service that gives no ids answers in the
+    order of the calls."""
     answered = {message.get("tool_call_id") for message in messages}
     open_calls = iter([call.get("id") for call in calls if call.get("id") not in answered])
     for message in messages:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from astune.errors import SetupError
 from astune.plugins import culprit
 from astune.support.concurrency import RUN_IS_OVER
-from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, location
+from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, call_user_code, location
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Lifetime:
             raise
         if self._failed is not None:
             raise SetupError(
-                f"{location(self._workflow.setup)} failed: {_shown(self._failed)}; no episode was started"
+                f"{location(self._workflow.setup)} failed: {_write_error(self._failed)}; no episode was started"
             ) from self._failed
 
     async def end(self) -> None:
@@ -87,7 +87,7 @@ class Lifetime:
 
     async def _hold(self) -> None:
         try:
-            await self._workflow.setup()
+            await call_user_code(self._workflow.setup)
         except BaseException as error:
             self._failed = error
             return
@@ -103,9 +103,9 @@ class Lifetime:
                     location(self._workflow.setup),
                 )
         try:
-            await self._workflow.teardown()
+            await call_user_code(self._workflow.teardown)
         except BaseException as error:
-            logger.warning("%s failed: %s", location(self._workflow.teardown), _shown(error))
+            logger.warning("%s failed: %s", location(self._workflow.teardown), _write_error(error))
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -117,7 +117,7 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-def _shown(error: BaseException) -> str:
+def _write_error(error: BaseException) -> str:
     """The error in the user's own line. Of several that came together, the first: they are mostly one, in groups that
     anyio made around it."""
     if sys.version_info >= (3, 11):

@@ -24,5 +24,5 @@ class Notes:
             self.say(subject, text)
 
     def say(self, subject: str, text: str) -> None:
-        """What becomes of the first warning of a subject."""
+        """Log the first warning of a subject."""
         logger.warning("%s (said once per run)", text)

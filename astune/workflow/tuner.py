@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from astune.context_tracker.broken_history import broken_history
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
-from astune.errors import RolloutError, WorkflowError, nearest
+from astune.errors import ContextOverflow, RolloutError, TooManyTokens, TooManyTurns, WorkflowError, nearest
+from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, shown
 from astune.types import Task
+from astune.workflow.agentscope import host_tools
 from astune.workflow.notes import Notes
-from astune.workflow.tool_log import ToolLog
+from astune.workflow.tool_log import ToolLog, find_broken_history
 
 if TYPE_CHECKING:
     import openai
@@ -23,13 +27,16 @@ if TYPE_CHECKING:
     from astune.workflow.environment import TaskEnvironment
 
 MAIN_AGENT = "agent"
+HOST_TOOLS = "tools that act on this machine: "
+"""Begins the subject of the note about them."""
+Result = TypeVar("Result")
 
 
 class Tuner:
     """Hands out models for one episode. Every call through any of them is one turn of the episode.
 
         model = tuner.model("solver")                  # an AgentScope chat model
-        client = tuner.openai_client("solver")         # an AsyncOpenAI client
+        client = tuner.openai_client("solver")         # an AsyncOpenAI client; an OpenAI client with sync=True
         url = tuner.base_url("solver")                 # an HTTP endpoint, for any process and language
 
     The name tells the agents of an episode apart. They all run on the policy, the model that is trained, unless
@@ -49,7 +56,12 @@ class Tuner:
         self.task = task
         self.episode_id = episode_id
         self.failures: list[Exception] = []
-        """Errors of model calls and of the environment's service, in order, whether or not the agent passed them on."""
+        """Errors of model calls and of the environment's service, in order, whether or not the agent passed them on,
+        less those that it got over."""
+        self.recovered = 0
+        """The number of times that an agent met a limit and was answered in a call that it began afterwards."""
+        self._limits: list[tuple[str, Exception]] = []
+        """The `failures` that an agent may get over, with its name."""
         self.tools = ToolLog()
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
@@ -60,7 +72,9 @@ class Tuner:
         self._chat_format = chat_format
         self._context_length = context_length
         self._notes = notes or Notes()
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._awaited: set[concurrent.futures.Future[Any]] = set()
+        """The results that threads wait for."""
         self._tokens: dict[tuple[str, bool, str | None], str] = {}
         self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
         self._closed = False
@@ -74,10 +88,11 @@ class Tuner:
             MissingDependency: AgentScope is not installed.
             WorkflowError: an option that the class does not have, or a source that is not configured.
         """
-        from astune.workflow.agentscope import chat_model, major_version
+        from astune.workflow.agentscope import chat_model, major_version, watch_toolkits
         from astune.workflow.agentscope_schemas import write_schemas_once
 
         client = self.openai_client(name, trainable=trainable, source=source)
+        watch_toolkits()
         if major_version() == 2:
             write_schemas_once()
         context_size = self._context_length if source is None else None
@@ -87,14 +102,55 @@ class Tuner:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
         return {name: self.model(name, source=name) for name in self._tracker.auxiliary_models}
 
+    @overload
     def openai_client(
-        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None
-    ) -> openai.AsyncOpenAI:
-        """An `AsyncOpenAI` client whose calls stay in the process."""
+        self, name: str = ..., *, trainable: bool = ..., source: str | None = ..., sync: Literal[False] = ...
+    ) -> openai.AsyncOpenAI: ...
+    @overload
+    def openai_client(
+        self, name: str = ..., *, trainable: bool = ..., source: str | None = ..., sync: Literal[True]
+    ) -> openai.OpenAI: ...
+    def openai_client(
+        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None, sync: bool = False
+    ) -> openai.AsyncOpenAI | openai.OpenAI:
+        """An `AsyncOpenAI` client whose calls stay in the process; with `sync` an `OpenAI` client, for a workflow that
+        is not async. In the thread of the event loop its calls raise WorkflowError, as nothing could answer them."""
         from astune.gateway.app import openai_app
-        from astune.gateway.client import in_process_client
+        from astune.gateway.client import blocking_client, in_process_client
 
-        return in_process_client(openai_app(), self._token(name, trainable, source))
+        token = self._token(name, trainable, source)
+        return blocking_client(openai_app(), token, self.wait) if sync else in_process_client(openai_app(), token)
+
+    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, for a workflow that is not async: this blocks its thread meanwhile.
+
+            state = tuner.wait(tuner.environment.step("left"))
+
+        Raises:
+            WorkflowError: called in the thread of the event loop, which would stand still for ever.
+            RolloutError: the episode is over, or ended meanwhile.
+        """
+        try:
+            if threading.get_ident() == self._thread:
+                raise WorkflowError(
+                    f"a call that blocks in the event loop's own thread, at {calling_line()}: nothing could answer it. "
+                    "Await the async client there, or write the workflow as a plain `def`, which gets a thread"
+                )
+            if self._closed:
+                raise self._over()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
+        self._awaited.add(future)
+        if self._closed:  # while it was added
+            future.cancel()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise self._over() from None
+        finally:
+            self._awaited.discard(future)
 
     def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None) -> str:
         """The `base_url` of an OpenAI-compatible endpoint on this machine. The API key does not matter.
@@ -121,7 +177,8 @@ class Tuner:
         trainable: bool = True,
         source: str | None = None,
     ) -> list[ChatAnswer]:
-        """`n` answers to one request, each a turn. On the event loop of the episode only.
+        """`n` answers to one request, each a turn. From another event loop, in a thread of the agent's, it comes about
+        on that of the episode.
 
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
@@ -132,23 +189,51 @@ class Tuner:
             EnvServiceError: the episode's environment has failed before, so no answer can count any more.
             RolloutError: the episode is over.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            there = self.choices(request, n, name=name, trainable=trainable, source=source)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
         if self._closed:
             raise self._over()
         if self._environment is not None:
             self._environment.check_service()
-        for kind, where in broken_history(request.messages):
+        for kind, where in find_broken_history(request.messages):
             self._notes.once(
                 kind, f"{self.episode_id}, agent {name!r}: {where}. The model is shown such a history as it is"
             )
+        if found := host_tools(request.tools):
+            self._notes.once(
+                f"{HOST_TOOLS}{', '.join(found)}",
+                f"{self.episode_id}, agent {name!r}: its tools {', '.join(found)} act on this machine, as the user who "
+                "runs the training, with whatever the model writes; nothing asks before they run. Take them out, or "
+                "give them a sandbox: on AgentScope 2.x the tools of a workspace, as DockerWorkspace, or backend=",
+            )
+        self.tools.add_request(request.messages, request.tools)
+        met = [limit for limit in self._limits if limit[0] == name]
         call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))
         self._calls.add(call)
         try:
-            return await call
+            answers = await call
         except Exception as error:
-            self.failures.append(error)
+            self._note_failure(name, error)
             raise
         finally:
             self._calls.discard(call)
+        for answer in answers:
+            self.tools.add_calls(answer.message)
+        for limit in met:
+            if limit in self._limits:  # a call beside this one may have found it
+                self._limits.remove(limit)
+                self.failures.remove(limit[1])
+                self.recovered += 1
+        return answers
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        """Keep the error of a call of agent `name`. One that met a limit says what the policy did, and counts no longer
+        once the agent goes on, as after it has compressed its history. Those of engines and services stay: how an
+        episode goes on behind them says nothing of the policy."""
+        self.failures.append(error)
+        if isinstance(error, ContextOverflow | TooManyTurns | TooManyTokens):
+            self._limits.append((name, error))
 
     def reward(self, name: str, value: float) -> None:
         """Give the agent called `name` a reward of its own, in place of the episode's; several add up.
@@ -253,6 +338,8 @@ class Tuner:
             self._environment.close()
         for call in self._calls:
             call.cancel()
+        for future in tuple(self._awaited):
+            future.cancel()
         if self._tokens:
             from astune.gateway.app import openai_app
 
@@ -277,7 +364,15 @@ class Tuner:
                 self._notes.once(text, f"{self.episode_id}, agent {name!r}: {text}")
 
             endpoint = Endpoint(
-                name, choices, self._chat_format, self._loop, self._context_length, self.failures.append, note
+                name,
+                choices,
+                self._chat_format,
+                self._loop,
+                self._thread,
+                self.episode_id,
+                self._context_length,
+                partial(self._note_failure, name),
+                note,
             )
             self._tokens[key] = openai_app().add(endpoint)
         return self._tokens[key]

@@ -10,23 +10,32 @@ or a function, with the parameter names of AgentScope 1.x's tuner:
 
     async def solve(task, model):
         return WorkflowOutput(response=await my_agent(model, task["query"]))
+
+Code that is not async is a plain `def`, in both forms. Each of its episodes is played in a thread of its own:
+
+    def solve(task, tuner):
+        client = tuner.openai_client("solver", sync=True)
+        return WorkflowOutput(answer=my_agent(client, task.query))
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from astune.errors import PluginError, WorkflowError, nearest
+from astune.support.concurrency import begin
+from astune.support.current_episode import EPISODE
 from astune.support.user_values import figures, shown
 from astune.types import Task, WorkflowOutput
-from astune.workflow.agentscope import check_reply, converted_output
+from astune.workflow.agentscope import check_reply, convert_output
 
 if TYPE_CHECKING:
     from astune.workflow.tuner import Tuner
@@ -66,6 +75,9 @@ class Workflow(ABC):
         The reward is the judge's, unless the output carries one. Whatever this raises ends the episode, not
         the run. It is cancelled at `astune.rollout.episode_timeout`: code that blocks the event loop
         (`time.sleep`, `requests`) cannot be cancelled and stops every other episode while it blocks.
+
+        It may be a plain `def`, which is called in a thread of its own and may block. A thread cannot be stopped:
+        at the time limit its episode ends, its calls of models are refused, and it is left to end by itself.
         """
 
 
@@ -78,7 +90,7 @@ class FunctionWorkflow(Workflow):
 
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         if "model" not in self._parameters:
-            return await self.function(task=task, tuner=tuner)  # type: ignore[no-any-return]
+            return await call_user_code(self.function, task=task, tuner=tuner)  # type: ignore[no-any-return]
         arguments: dict[str, Any] = {"task": task_row(task), "model": tuner.model()}
         if "auxiliary_models" in self._parameters:
             arguments["auxiliary_models"] = tuner.auxiliary_models()
@@ -86,7 +98,39 @@ class FunctionWorkflow(Workflow):
             arguments["logger"] = logger
         if "tuner" in self._parameters:
             arguments["tuner"] = tuner
-        return await self.function(**arguments)  # type: ignore[no-any-return]
+        return await call_user_code(self.function, **arguments)  # type: ignore[no-any-return]
+
+
+def begin_attempt(workflow: Workflow, task: Task, tuner: Tuner) -> Coroutine[Any, Any, object]:
+    """The attempt, which begins when this is awaited."""
+    if _is_async(workflow.execute):
+        return workflow.execute(task, tuner)
+    return call_user_code(workflow.execute, task, tuner)
+
+
+async def call_user_code(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a function of the user's: it is awaited here if it is async, else called in a thread of its own. Cancelling
+    this ends no thread: it waits for the thread, like a task that does not let itself be cancelled."""
+    if _is_async(function):
+        return await function(*arguments, **named)
+    episode = EPISODE.get()
+    name = function.__qualname__ if episode is None else thread_name(episode.episode_id)
+    thread = begin(functools.partial(function, *arguments, **named), name)
+    try:
+        result = await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
+    return await result if inspect.isawaitable(result) else result
+
+
+def thread_name(episode_id: str) -> str:
+    """The name of the thread in which a workflow that is not async plays an episode."""
+    return f"workflow {episode_id}"
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def task_row(task: Task) -> dict[str, Any]:
@@ -95,7 +139,7 @@ def task_row(task: Task) -> dict[str, Any]:
 
 
 def as_workflow(target: object) -> WorkflowFactory:
-    """Turn a `Workflow` class or an async function into a factory of workflows, one per episode.
+    """Turn a `Workflow` class or a function into a factory of workflows, one per episode.
 
     A function takes `task` (the row as a dict) and `model`, and may take `auxiliary_models`, `logger` and
     `tuner`; or it takes exactly `task` (a `Task`) and `tuner`.
@@ -104,24 +148,24 @@ def as_workflow(target: object) -> WorkflowFactory:
         PluginError: what is wrong, with the name, file and line of the target.
     """
     if inspect.isclass(target):
-        return _checked_class(target)
+        return _check_class(target)
     if not inspect.isfunction(target):
         raise PluginError(
-            f"A workflow is a subclass of astune.Workflow or an async function, not {target!r} "
+            f"A workflow is a subclass of astune.Workflow or a function, not {target!r} "
             f"of type {type(target).__name__}."
         )
     function: Callable[..., Any] = target
     return functools.partial(FunctionWorkflow, function, _check_function(function))
 
 
-def checked_output(value: object, workflow: Workflow) -> WorkflowOutput:
+def check_output(value: object, workflow: Workflow) -> WorkflowOutput:
     """`value` as a `WorkflowOutput`; AgentScope 1.x's own output is converted.
 
     Raises:
         WorkflowError: `value` is something else, its metrics are no numbers, or the answer shows that the agent waits
             for a permission.
     """
-    output = value if isinstance(value, WorkflowOutput) else converted_output(value)
+    output = value if isinstance(value, WorkflowOutput) else convert_output(value)
     source = location(workflow.function if isinstance(workflow, FunctionWorkflow) else type(workflow).execute)
     if output is None:
         raise WorkflowError(
@@ -145,7 +189,7 @@ def location(function: Callable[..., Any]) -> str:
     return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _checked_class(target: type) -> type[Workflow]:
+def _check_class(target: type) -> type[Workflow]:
     name = f"{target.__module__}.{target.__qualname__}"
     if not issubclass(target, Workflow):
         raise PluginError(f"The workflow class {name} does not derive from astune.Workflow.")
@@ -153,12 +197,11 @@ def _checked_class(target: type) -> type[Workflow]:
         missing = ", ".join(sorted(target.__abstractmethods__))
         raise PluginError(f"The workflow class {name} does not define: {missing}.")
     where = location(target.execute)
-    if not inspect.iscoroutinefunction(inspect.unwrap(target.execute)):
-        raise PluginError(f"{where} is not async: write `async def execute(self, task, tuner)`.")
+    _check_returns(target.execute, where)
     positional = [p for p in inspect.signature(target.execute).parameters.values() if p.default is p.empty]
     if len(positional) != 3:
         raise PluginError(
-            f"{where} takes ({', '.join(p.name for p in positional)}); expected `async def execute(self, task, tuner)`."
+            f"{where} takes ({', '.join(p.name for p in positional)}); expected `execute(self, task, tuner)`."
         )
     for name in ("setup", "teardown"):
         _check_shared(target, name)
@@ -175,15 +218,21 @@ def _check_shared(target: type[Workflow], name: str) -> None:
     written = inspect.getattr_static(target, name)
     function = written.__func__ if isinstance(written, classmethod | staticmethod) else written
     where = location(function) if inspect.isfunction(function) else f"{target.__qualname__}.{name}"
-    expected = f"expected\n    @classmethod\n    async def {name}(cls) -> None"
+    expected = f"expected\n    @classmethod\n    async def {name}(cls) -> None, or the same without async"
     if not isinstance(written, classmethod):
         raise PluginError(f"{where} is called once per run, when there is no instance yet; {expected}")
     method = getattr(target, name)
-    if not inspect.iscoroutinefunction(inspect.unwrap(method)):
-        raise PluginError(f"{where} is not async; {expected}")
+    _check_returns(method, where)
     needed = [p.name for p in inspect.signature(method).parameters.values() if _is_required(p)]
     if needed:
         raise PluginError(f"{where} takes {', '.join(needed)}, which nobody gives it; {expected}")
+
+
+def _check_returns(function: Callable[..., Any], where: str) -> None:
+    """A generator would do nothing when it is called."""
+    written = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
+        raise PluginError(f"{where} is a generator: it has a `yield`; expected one that returns")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -194,8 +243,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _check_function(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters of a workflow function, or a `PluginError`."""
     where = location(function)
-    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
-        raise PluginError(f"{where} is not async: a workflow function is written `async def {function.__name__}(...)`.")
+    _check_returns(function, where)
     forms = f"Allowed names: {', '.join(_ALLOWED)}; or exactly (task, tuner)."
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():

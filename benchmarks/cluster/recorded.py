@@ -20,7 +20,7 @@ from cluster.workload import Attempt, Batch, Call
 
 from astune.errors import AstuneError
 from astune.monitor import RunDir, read_episodes, read_metrics
-from astune.token_ids import WIDTH, TokenIds, shared_bytes
+from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
 from astune.types import Episode
 
 MOST_CALL_SECONDS = 10.0
@@ -75,7 +75,7 @@ def _attempt(episode: Episode) -> Attempt:
     calls = []
     for turn in episode.turns:
         prompt, output = TokenIds.of(turn.prompt_ids).packed(), TokenIds.of(turn.output_ids).packed()
-        known = shared_bytes(before.get(turn.agent, b""), prompt) // WIDTH
+        known = count_shared_bytes(before.get(turn.agent, b""), prompt) // WIDTH
         calls.append(Call(len(turn.prompt_ids) - known, max(1, len(turn.output_ids))))
         before[turn.agent] = prompt + output
     return Attempt(tuple(calls))

@@ -52,8 +52,8 @@ def decode(job: Job) -> None:
 def _as_graph(job: Job, cache: KVCache, model: Any, rows: int) -> None:
     """The forward pass of such a step, launched kernel by kernel, and all at once as a CUDA graph: what graphs have to
     gain. Here all lengths stand still, which they do not in a run."""
-    layout, tokens = cache._layout(list(range(rows)), 1, rows), torch.full((rows, 1), 7, device=job.device)
-    decoder = cache._written_out(model)
+    layout, tokens = cache._make_layout(list(range(rows)), 1, rows), torch.full((rows, 1), 7, device=job.device)
+    decoder = cache._get_decoder(model)
     assert decoder is not None, "Qwen3 is a usual decoder"
 
     def forward() -> None:

@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ ROOM = 0.8
 def run(job: Job, shape: str, prompt: int) -> None:
     name, numbers, new = ("tiny", (2, 1), 4) if job.tiny else (shape, IN_FLIGHT[prompt], 64)
     own: dict[int, float] = {}
-    for who, make in (("ASTune", _own), ("generate", _generate)):
+    ways: dict[str, Callable[[Job, str], Answer]] = {"ASTune": _own, "generate": _generate}
+    ways |= {"ASTune, flash-attn": partial(_own, attention="flash_attention_2")} if job.has_flash else {}
+    for who, make in ways.items():
         answer = make(job, name)
         for in_flight in numbers:
             prompts = _prompts(shape_of(name), in_flight, 32 if job.tiny else prompt)
@@ -109,8 +112,8 @@ def load(job: Job, name: str, **more: Any) -> Any:
     return load_model(ModelConfig(path=folder, device=str(job.device), dtype=dtype, **more))
 
 
-def _own(job: Job, name: str) -> Answer:
-    loaded = load(job, name)
+def _own(job: Job, name: str, **model: Any) -> Answer:
+    loaded = load(job, name, **model)
 
     def answer(prompts: list[list[int]], new: int) -> None:
         sampler = Sampler(loaded.sampling_model, slots=len(prompts), context_length=loaded.context_length)

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,10 @@ def run(job: Job, shape: str, prompt: int) -> None:
     name, numbers = ("tiny", ((1, 4, 32, 8),)) if job.tiny else (shape, SHAPES[prompt])
     most = 128 if job.tiny else MICRO_BATCH[prompt]
     own: dict[Any, float] = {}
-    for who, make in (("ASTune", _own), ("ASTune, adamw_fused", _own), ("a plain loop", _plain)):
+    ways: dict[str, Callable[[Job, str, int, Any], Train]] = {"ASTune": _own, "ASTune, adamw_fused": _own}
+    ways |= {"a plain loop": _plain}
+    ways |= {"ASTune, flash-attn": partial(_own, attention="flash_attention_2")} if job.has_flash else {}
+    for who, make in ways.items():
         job.forget_memory()
         train = make(job, name, most, "adamw_fused" if "fused" in who else "adamw")
         for each in numbers:
@@ -87,8 +91,8 @@ def _seconds(job: Job, train: Train, samples: list[Sample]) -> float:
     return statistics.median(found[1:])
 
 
-def _own(job: Job, name: str, most: int, optimizer: Any) -> Train:
-    loaded = load(job, name, gradient_checkpointing=name == RECOMPUTED)
+def _own(job: Job, name: str, most: int, optimizer: Any, **model: Any) -> Train:
+    loaded = load(job, name, gradient_checkpointing=name == RECOMPUTED, **model)
     sampler = Sampler(loaded.sampling_model, slots=1, context_length=loaded.context_length)
     trainer = TrainerConfig(micro_batch_tokens=most, optimizer=optimizer)
     learner = LocalLearner(loaded, sampler, AlgorithmConfig(loss="reinforce"), trainer)

@@ -1,5 +1,6 @@
-"""Attention over prefix trees, forward and backward pass of one layer: as ASTune computes it, by PyTorch's
-FlexAttention, and over the padded rows with the fused causal kernel.
+"""Attention over prefix trees, forward and backward pass of one layer: as ASTune computes it, with torch's kernels and
+with those of flash-attn if it is installed, by PyTorch's FlexAttention, and over the padded rows with the fused causal
+kernel.
 
 FlexAttention is no part of ASTune: it has to be compiled for a GPU, and none was there to run it. Uncompiled, on a CPU,
 its output and gradients are ASTune's; this part says what it gains where it is compiled, for whoever decides then.
@@ -24,10 +25,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from training_step import agents, synthetic
 
 from astune.backbone.local.learning.prefix_tree import PackedTree, TreeLayout, pack
-from astune.backbone.local.model.attention import Rule
+from astune.backbone.local.model.attention import FLASH, Rule
 from astune.types import Sample
 
 SHAPES = ((2, 8, 2048, 256), (1, 4, 16384, 512))
+FLASH_ATTN = "ASTune, flash-attn"
 FORKED = "reasoning dropped"
 TINY = ((2, 4, 32, 8),)
 ROUNDS = 5
@@ -47,6 +49,7 @@ def _compare(job: Job, name: str, tree: PackedTree, samples: list[Sample]) -> No
     config = shape_of("tiny" if job.tiny else "0.6B").config
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     ways = {"ASTune": ours, "rows": of_rows, "FlexAttention": by_flex}
+    ways |= {FLASH_ATTN: partial(ours, kernel=FLASH)} if job.has_flash else {}
     torch.manual_seed(0)
     states = [
         torch.randn(1, count, len(tree.tokens), dim, dtype=job.dtype, device=job.device, requires_grad=True)
@@ -81,9 +84,9 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def ours(tree: PackedTree, device: torch.device) -> Attend:
+def ours(tree: PackedTree, device: torch.device, kernel: str = "auto") -> Attend:
     layout = TreeLayout(tree, device)
-    return lambda query, key, value: layout.attend(0, query, key, value, Rule(query.shape[3] ** -0.5))
+    return lambda query, key, value: layout.attend(0, query, key, value, Rule(query.shape[3] ** -0.5, kernel=kernel))
 
 
 def by_flex(tree: PackedTree, device: torch.device) -> Attend:

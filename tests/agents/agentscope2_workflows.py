@@ -197,10 +197,19 @@ async def two_attempts(task, tuner):
     return WorkflowOutput(answer=answers, reward=1.0)
 
 
+class OrderedMCPClient(MCPClient):
+    """Gives the keys of a tool's schema in the order of the alphabet: mcp 1.x and 2.x send them in different ones."""
+
+    async def get_tool(self, name):
+        tool = await super().get_tool(name)
+        tool.input_schema = dict(sorted(tool.input_schema.items()))
+        return tool
+
+
 async def mcp(task, tuner):
     """A tool of an MCP server."""
     config = StdioMCPConfig(command=sys.executable, args=[str(MCP_SERVER)])
-    client = MCPClient(name="maps", is_stateful=True, mcp_config=config)
+    client = OrderedMCPClient(name="maps", is_stateful=True, mcp_config=config)
     await client.connect()
     try:
         agent = guide(tuner, toolkit=Toolkit(mcps=[client]))

@@ -1,8 +1,11 @@
 """A server of one tool, over standard input and output."""
 
-from mcp.server.fastmcp import FastMCP
+try:
+    from mcp.server import MCPServer
+except ImportError:  # mcp 1.x
+    from mcp.server.fastmcp import FastMCP as MCPServer
 
-server = FastMCP("maps", log_level="ERROR")
+server = MCPServer("maps", log_level="ERROR")
 
 
 @server.tool()

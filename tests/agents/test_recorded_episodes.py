@@ -5,8 +5,6 @@ Golden files are written anew by `REGENERATE=1 python -m pytest tests/agents` (s
 
 import os
 
-import pytest
-
 from astune.algorithm import check_episode
 from astune.context_tracker.forks import (
     BRANCH,
@@ -16,11 +14,12 @@ from astune.context_tracker.forks import (
     REASONING_STRIPPED,
     TOOLS_CHANGED,
 )
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.messages import meaning
 from astune.types import StopReason
 from tests.agents.answers import BOTH
 from tests.agents.golden import FOLDER, from_golden, golden_path, golden_text, to_golden
+from tests.rows import each_row
 
 TEAM = {"chief": [None], "clerk": [None], "scout": [None]}
 FORKS = {
@@ -121,14 +120,14 @@ def test_there_is_a_recorded_episode_of_every_workflow():
     assert {golden_path(line, workflow) for line, workflow in names} == set(GOLDEN_FILES)
 
 
-@pytest.mark.parametrize("path", GOLDEN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@each_row("path", GOLDEN_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_recorded_episode_reads_back_and_its_turns_merge_into_its_timelines(path):
     episode = from_golden(path)
     check_episode(episode)
     assert TurnForest(episode.turns).timelines() == episode.timelines
 
 
-@pytest.mark.parametrize("name", BOTH)
+@each_row("name", BOTH)
 def test_both_lines_of_agentscope_give_the_same_timelines(name, chat_format):
     one, two = (from_golden(golden_path(line, name)) for line in (1, 2))
     assert [turn.output_ids for turn in one.turns] == [turn.output_ids for turn in two.turns]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from astune.algorithm import BatchRules, check_step, to_samples
 from astune.algorithm.advantage import dr_grpo
-from astune.algorithm.batch_rules import balanced, efficiency, is_right, overlong
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.algorithm.batch_rules import choose_balanced, efficiency, is_right, overlong
+from astune.context_tracker.merge import TurnForest
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 
 TASK = Task("t", "q")
@@ -68,8 +68,8 @@ def test_an_answer_that_was_cut_off_costs_all_of_it_and_agents_with_own_rewards_
 @given(ATTEMPTS, st.integers(0, 99))
 def test_balance_keeps_about_as_many_right_as_wrong(attempts: list[tuple[float | None, int, int]], seed: int) -> None:
     group = group_of(attempts)
-    kept = balanced(group, str(seed))
-    assert kept == balanced(group, str(seed))
+    kept = choose_balanced(group, str(seed))
+    assert kept == choose_balanced(group, str(seed))
     kinds = [is_right(episode) for episode in group.episodes]
     fewer = min(kinds.count(True), kinds.count(False))
     found = [kinds[place] for place in kept]
@@ -80,7 +80,7 @@ def test_balance_keeps_about_as_many_right_as_wrong(attempts: list[tuple[float |
 
 def test_which_attempts_are_kept_is_drawn_and_not_always_the_first() -> None:
     group = group_of([(1.0, 1, 1)] + [(0.0, 1, 1)] * 7)
-    assert len({tuple(sorted(balanced(group, str(seed)))) for seed in range(20)}) > 5
+    assert len({tuple(sorted(choose_balanced(group, str(seed)))) for seed in range(20)}) > 5
 
 
 @given(st.lists(ATTEMPTS, max_size=3), st.booleans(), st.integers(0, 3), st.sampled_from([0.0, 0.1]))

@@ -15,7 +15,7 @@ from astune.algorithm import Weighting, check_episode, check_step, split_samples
 from astune.algorithm.advantage import dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.errors import InvariantError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 
@@ -309,6 +309,14 @@ def test_an_agent_without_a_reward_of_its_own_gets_that_of_the_episode() -> None
         ("own", -0.5),
         ("other", 0.5),
     ]
+
+
+def test_an_agent_is_compared_where_it_acted_and_nowhere_else() -> None:
+    task = Task("t", "q")
+    own, other = (Turn(agent, (n,), (4,), (-1.0,), 0, "stop") for n, agent in enumerate(("own", "other")))
+    acted = [episode(task, str(n), [own, other], Verdict(0.0), {"own": float(n)}) for n in range(2)]
+    samples, _ = to_samples([Group(task, (*acted, episode(task, "2", [other], Verdict(5.0))))], dr_grpo)
+    assert [s.advantages for s in samples if s.timeline.agent == "own"] == [(-0.5,), (0.5,)]
 
 
 def test_a_bonus_given_only_where_it_was_earned_is_compared_with_the_turns_that_got_none() -> None:

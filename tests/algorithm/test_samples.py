@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from astune.algorithm import Receipt, Weighting, split_samples, to_samples, without_lost
 from astune.algorithm.advantage import AdvantageFunction, dr_grpo, grpo
 from astune.algorithm.aggregation import LossAggregation
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Span, StopReason, Task, Timeline, Turn, Verdict
+from tests.rows import each_row
 
 TASK = Task("t", "q")
 
@@ -84,7 +85,7 @@ def test_tokens_drawn_greedily_are_left_out_as_such_whatever_their_rewards_are()
     assert receipt.dropped == {"unjudged": 2, "greedy": 2}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("aggregation", "long", "short"),
     [
         (None, 1 / 16, 1 / 4),
@@ -131,7 +132,7 @@ def test_an_estimator_that_gives_the_wrong_number_of_values_is_named() -> None:
     "a plug-in that estimates advantages raises, or gives something else than a number for each reward",
     "the run stops and names the plug-in and the task; the steps done are saved",
 )
-@pytest.mark.parametrize(
+@each_row(
     "estimator",
     [lambda r: 1 / 0, lambda r: None, lambda r: ["x"] * len(r), lambda r: [float("nan")] * len(r), lambda r: r[1:]],
     ids=["raises", "nothing", "texts", "nan", "too few"],

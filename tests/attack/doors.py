@@ -73,6 +73,9 @@ def _of_http(served: Served) -> Iterator[Case]:
     yield Case(
         "an upgrade to WebSocket", b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
     )
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    yield Case("an offer of HTTP/2", request.bytes(host, None, *offer), frozenset({request.status}))
+    yield Case("another Origin", request.bytes(host, None, "Origin: http://evil.example"), frozenset({403}))
     up = b"POST /../../../etc/passwd HTTP/1.1\r\nHost: " + host.encode() + b"\r\nContent-Length: 0\r\n\r\n"
     yield Case("a path that leads up", up, REFUSED)
     yield Case("a path that leads up, in escapes", up.replace(b"/../", b"/%2e%2e%2f"), REFUSED)
@@ -142,7 +145,6 @@ def _of_the_environment(served: Served) -> Iterator[Case]:
     host, request = served.authority, served.request
     elsewhere = request.bytes("evil.example").replace(request.headers[0].encode() + b"\r\n", b"")
     yield Case("another Host, without the token", elsewhere, REFUSED)  # with it, any name is fine
-    yield Case("another Origin", request.bytes(host, None, "Origin: http://evil.example"), REFUSED)
     plain = request.bytes(host).replace(b"application/json", b"text/plain")
     yield Case("a content type that pages may send", plain, REFUSED)
     untyped = request.bytes(host).replace(b"Content-Type: application/json\r\n", b"")

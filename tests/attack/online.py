@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from astune.cli.exit_codes import DONE
+from astune.cli.endings import DONE
 from tests.attack.found import Found
 from tests.attack.load import MOST_GROWTH, percentiles
 from tests.attack.online_clients import Clients, Kept, is_settled, look
@@ -126,7 +126,8 @@ async def _under_load(
 
 def _settled(roles: Roles) -> bool:
     """Ask for a last commit, and wait until it is made."""
-    with urlopen(Request(f"http://{roles.host}:{roles.port}/commit", data=b"{}", method="POST"), timeout=60) as answer:
+    commit = Request(f"http://{roles.host}:{roles.port}/commit", b"{}", {"Content-Type": "application/json"})
+    with urlopen(commit, timeout=60) as answer:
         asked = answer.status == 200
     return asked and roles.wait(lambda: is_settled(roles.store), SETTLE_SECONDS)
 

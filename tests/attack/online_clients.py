@@ -13,7 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from astune.store import audit, tables
+from astune.online.store import audit
+from astune.store import tables
 from astune.store.database import open_database
 from tests.attack.exchange import exchange
 

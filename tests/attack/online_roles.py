@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from astune.support.serving import bound_socket
+from astune.support.http.serving import bound_socket
 from tests.attack.forked import fork
 
 ROLES = ("serve", "train")

@@ -17,25 +17,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from astune.backbone.compared import ComparedAnswers
-from astune.backbone.server_traits import ServerTraits
+from astune.backbone.policies.compared import ComparedAnswers
+from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.vllm import server as server_module
 from astune.backbone.vllm import settings
-from astune.backbone.vllm.named import check_server
 from astune.backbone.vllm.policy import ServedPolicy
-from astune.backbone.vllm.server import NamedServer, OwnServer
-from astune.backbone.vllm.settings import EXTENSION, Served, ServerSettings, served, served_version, settings_of
+from astune.backbone.vllm.server import NamedServer, OwnServer, check_server
+from astune.backbone.vllm.settings import EXTENSION, Served, ServerSettings, find_vllm_version, make_served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
+from astune.config.rollout import VllmConfig
 from astune.config.schema import AstuneConfig
-from astune.config.vllm import VllmConfig
 from astune.errors import ConfigError, ContextOverflow, MissingDependency, TrainingError, WorkflowError
-from astune.support.serving import bound_socket
+from astune.support.http.serving import bound_socket
+from astune.support.run_log import command_log, open_log
 from astune.types import Sampling
+from tests.rows import each_row
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "served_version", lambda config: "0.32.0")
+    monkeypatch.setattr(settings, "find_vllm_version", lambda config: "0.32.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -45,7 +46,7 @@ def made(device: str = "cpu", index: int = 0, **values: Any) -> ServerSettings:
 
 
 def needed(config: AstuneConfig) -> Served:
-    return served(config, Path("/m"), dtype="float32", context_length=99)
+    return make_served(config, Path("/m"), dtype="float32", context_length=99)
 
 
 def option(command: Any, name: str) -> str:
@@ -92,16 +93,19 @@ def test_a_server_has_room_for_the_adapter(rank: int, room: str) -> None:
 
 def test_an_environment_without_vllm_is_named() -> None:
     with pytest.raises(MissingDependency, match=r"has no vLLM.*astune\.rollout\.vllm\.python"):
-        served_version(VllmConfig())
+        find_vllm_version(VllmConfig())
     with pytest.raises(MissingDependency, match="'/no/python' is no interpreter"):
-        served_version(VllmConfig(python="/no/python"))
+        find_vllm_version(VllmConfig(python="/no/python"))
 
 
 @pytest.mark.fault("Foreign servers", "vLLM does not come up, or dies in a run", "The run ends with the end of its log")
-def test_a_server_that_does_not_come_up_is_told_with_the_end_of_its_log() -> None:
+def test_a_server_that_does_not_come_up_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     broken = [sys.executable, "-c", "import sys; sys.exit('no room for the model')"]
-    with pytest.raises(TrainingError, match=r"vLLM did not come up \(exit code 1\)(?s:.)*no room for the model"):
-        OwnServer(ServerSettings(broken, {}, False))
+    with command_log(None):
+        open_log(tmp_path, as_json=False)
+        with pytest.raises(TrainingError, match=r"vLLM did not come up \(exit code 1\)(?s:.)*no room for the model"):
+            OwnServer(ServerSettings(broken, {}, False))
+    assert (tmp_path / "logs" / "vllm.log").read_text().endswith("no room for the model\n")
 
 
 class Server:
@@ -257,7 +261,7 @@ async def test_a_server_by_name_is_asked_for_its_model_by_the_name_it_has(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("info", "values", "message"),
     [
         (None, {}, "VLLM_SERVER_DEV_MODE is not set"),
@@ -295,6 +299,6 @@ async def test_a_server_by_name_that_goes_away_is_told(tmp_path: Path, monkeypat
     async with standing_in(told()) as address:
         server = NamedServer(address, tmp_path)
         assert server.alive
-    assert "has not answered for" in str(await server.lost())
+    assert "has not answered for" in str(await server.wait_until_lost())
     assert not server.alive
     server.close()

@@ -23,6 +23,8 @@ from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rows import each_row
+
 ROOT = Path(__file__).parents[2]
 SYNC = 3.0
 SECOND_PER_TOKEN = Speed(step=1.0, per_call_running=0.0)
@@ -362,7 +364,7 @@ def test_points_of_an_engine_give_the_decode_step() -> None:
     assert (step, running) == (pytest.approx(0.01), pytest.approx(0.0002))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["--explorer-gpus=8"], "expected 1 to 7 of --gpus 8, as at least one has to train"),

@@ -7,15 +7,19 @@ import json
 import os
 import random
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gpu_check
 import pytest
 from gpu.parts import PARTS, Part
+
+from tests.rows import each_row
 
 FOREVER = float("inf")
 
@@ -131,11 +135,15 @@ def test_every_part_that_does_not_test_runs_in_small(tmp_path: Path) -> None:
     assert [row["who"] for row in attention] == ["ASTune", "rows", "FlexAttention"]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_flex_attention_over_a_tree_is_what_astune_computes(seed: int) -> None:
+@each_row("seed", range(5))
+def test_flex_attention_and_flash_attn_over_a_tree_are_what_astune_computes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("agentscope")
     from gpu import trees
+
+    from tests.backbone.local.flash_stand_in import stand_in
 
     chance = random.Random(seed)
     rows: list[tuple[int, ...]] = [(1,)]
@@ -145,8 +153,11 @@ def test_flex_attention_over_a_tree_is_what_astune_computes(seed: int) -> None:
     tree = trees.pack(sorted(set(rows)))
     torch.manual_seed(seed)
     states = [torch.randn(1, heads, len(tree.tokens), 16, requires_grad=True) for heads in (4, 2, 2)]
-    expected, found = (trees.gradients(make(tree, torch.device("cpu")), states) for make in (trees.ours, trees.by_flex))
-    assert max(map(trees.distance, found, expected)) < 1e-5
+    monkeypatch.setitem(sys.modules, "flash_attn", stand_in())
+    makes = trees.ours, trees.by_flex, partial(trees.ours, kernel=trees.FLASH)
+    expected, *others = (trees.gradients(make(tree, torch.device("cpu")), states) for make in makes)
+    for found in others:
+        assert max(map(trees.distance, found, expected)) < 1e-5
     assert not doctest.testmod(trees).failed
 
 

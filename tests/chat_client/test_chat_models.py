@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astune.clients.chat import TokenUsage
 from astune.clients.chat_models import Budget, BudgetSpent, ChatModels, Usage
-from astune.clients.rate_limit import RateLimit
+from astune.clients.limited_model import RateLimit
 from astune.clients.usage import usage_of_call
 from astune.config.chat_models import JudgeModelConfig
 from astune.config.judges import LlmJudgeConfig
@@ -17,6 +17,7 @@ from astune.errors import ConfigError, JudgeError, PolicyError
 from astune.testing import ScriptedChatServer
 from astune.testing.chat_server import chat_completion
 from tests.chat_client.asking import GOOD, QUESTION, Score, chat_models
+from tests.passing_time import pass_time
 
 PRICES = {"prompt_price": 2_000_000, "completion_price": 1_000_000}
 
@@ -432,11 +433,13 @@ async def test_requests_keep_to_the_rate_in_the_order_in_which_they_came():
 
     taken = []
     with ScriptedChatServer(lambda body: GOOD) as server:
-        models = chat_models(server, model={"requests_per_minute": 1})
-        models._models["a"].limit = limit = Recorded(1200)
-        limit.burst = 1
+        models = chat_models(server, model={"requests_per_minute": 1, "timeout": 600})
+        models._models["a"].limit = limit = Recorded(1)
         questions = [[{"role": "user", "content": str(number)}] for number in range(5)]
-        await asyncio.gather(*(ask(models, question) for question in questions))
+        for answer in [asyncio.create_task(ask(models, question)) for question in questions]:
+            await answer
+            assert len(server.requests) == len(taken)
+            pass_time(60)
     assert [request["messages"] for request in server.requests] == questions
     assert len(taken) == 5
     assert all(later - sooner > limit.interval - 0.001 for sooner, later in pairwise(taken))

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from astune.clients.json_reply import last_object, read_reply, response_format
 from tests.chat_client.asking import Score
+from tests.rows import each_row
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -56,7 +57,7 @@ def test_fences_prose_and_reasoning_are_let_pass(text):
     assert last_object(text) == {"score": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "wrong"),
     [
         ("", "no JSON object in the reply"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.clients.rate_limit import CircuitBreaker, RateLimit
+from astune.clients.limited_model import CircuitBreaker, RateLimit
 
 
 @given(
@@ -36,15 +36,15 @@ def test_a_rest_doubles_up_to_5_minutes_and_ends_with_an_answer():
     breaker, now, rests = CircuitBreaker(), 0.0, []
     for _ in range(6):
         assert not breaker.resting(now)
-        rests.append(breaker.failed(now))
+        rests.append(breaker.note_failure(now))
         assert breaker.resting(now + rests[-1] - 0.01)
         now += rests[-1]
     assert rests == [30, 60, 120, 240, 300, 300]
-    breaker.answered()
-    assert breaker.failed(now) == 30
+    breaker.note_answer()
+    assert breaker.note_failure(now) == 30
 
 
 def test_calls_that_were_under_way_do_not_lengthen_the_rest():
     breaker = CircuitBreaker()
-    assert [breaker.failed(0.0), breaker.failed(1.0), breaker.failed(29.0)] == [30.0, 0.0, 0.0]
+    assert [breaker.note_failure(0.0), breaker.note_failure(1.0), breaker.note_failure(29.0)] == [30.0, 0.0, 0.0]
     assert not breaker.resting(30.0)

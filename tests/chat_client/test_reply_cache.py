@@ -69,7 +69,7 @@ async def test_a_reply_of_a_later_model_is_not_paid_again_when_the_first_is_back
     assert (answer.model, answer.usage, len(one.requests)) == ("b", Usage(cached=1), 1)
 
 
-async def test_a_reply_that_was_mended_is_kept_as_the_reply(file):
+async def test_a_reply_that_was_fixed_is_kept_as_the_reply(file):
     prices = {"prompt_price": 0.0, "completion_price": 1_000_000}
     with ScriptedChatServer(["no", GOOD], usage=True) as server:
         for calls in (2, 0):

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from astune.testing import ScriptedChatServer
+from tests.rows import each_row
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hello?"}]}
 
@@ -15,7 +16,7 @@ def raising(request):
 @pytest.mark.fault(
     "Foreign servers", "the script of a scripted chat server raises", "error 500 with the reason and the script's line"
 )
-@pytest.mark.parametrize(
+@each_row(
     ("script", "reason"),
     [
         (raising, "the script failed on request 1: KeyError: 'no such key' ("),

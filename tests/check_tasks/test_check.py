@@ -21,6 +21,7 @@ from astune.task_judge import register_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.math.final_answer import extract_answer, reference_answer
 from astune.types import Episode, StopReason, Task, Verdict
+from tests.rows import each_row
 
 SUMS = [Task(f"t{n}", f"What is {n} plus {n}?", answer=str(2 * n)) for n in range(1, 6)]
 
@@ -60,7 +61,7 @@ async def test_a_judge_that_compares_whole_answers_has_no_fault():
     "a judge accepts any number, or compares only a part of the answer",
     "`astune check-tasks` tries near misses and other tasks' answers",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("right", "kinds"),
     [
         (lambda task, text: task.answer in text, {ALL, "the other sign", "its negation", "a digit more"}),
@@ -141,7 +142,7 @@ async def test_what_is_near_every_reference_of_the_zoo_is_wrong_to_the_math_judg
     assert {kind for one in checked for kind in one.tried} >= {*NEAR_MISSES} - {"another option", "another unit"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "kinds"),
     [
         ("7", {"one more": "8", "a digit more": "77", "another last digit": "2", "the other sign": "-7"}),
@@ -191,7 +192,7 @@ def test_a_wrong_answer_stands_where_the_reference_stood():
 RED = ["red", "blue", "green"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "query", "answer", "found"),
     [
         ({"options": RED}, "?", "blue", RED),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,31 @@ async def judge(task: Task, episode: Episode) -> Verdict:
         return Verdict(float(episode.episode_id.endswith("/0")))
     right = int(task.answer) < int(str(episode.output.answer))
     return Verdict(float(right), right)
+
+
+async def judge_in_parts(task: Task, episode: Episode) -> Verdict:
+    """Every attempt has a `format`, only those at even tasks have a `depth`; of task 5 it cannot tell."""
+    number = int(task.answer)
+    if number == 5:
+        raise JudgeError("nobody knows")
+    verdict = await judge(task, episode)
+    return replace(verdict, metrics={"format": number % 3 / 2} | ({"depth": 200.0 + number} if number % 2 == 0 else {}))
+
+
+class Larger:
+    """Of two attempts the one that says the larger number is better. Alone, none can be judged."""
+
+    def __init__(self, config: Any) -> None:
+        pass
+
+    async def judge(self, task: Task, episode: Episode) -> Verdict:
+        raise JudgeError("there is nothing to compare it with")
+
+    async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
+        if task.answer == "5":
+            raise JudgeError("nobody knows")
+        said = [int(str(episode.output and episode.output.answer)) for episode in episodes]
+        return [Verdict(sum(number > other for other in said) / (len(said) - 1)) for number in said]
 
 
 async def cannot_tell(task: Task, episode: Episode) -> Verdict:

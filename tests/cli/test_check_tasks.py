@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from astune.cli import main
+from astune.support.file_kinds import Kind, kind_of
 from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
 
@@ -144,6 +145,7 @@ def test_only_the_first_are_shown_and_all_are_in_the_json(check: Check) -> None:
     assert code == 1 and "... 10 more (all with --json)" in out and "task 't20'" in out and "task 't21'" not in out
     code, out, _ = check(many, OWN, "--json", own=own("True"))
     found = json.loads(out)
+    assert kind_of(found) is Kind.CHECK
     assert code == 1 and (found["tasks"], found["failing"], len(found["failures"])) == (30, 30, 358)
     assert found["answers"]["the reference answer"] == {"pass": 30, "fail": 0, "error": 0, "wrong": 0}
     assert found["answers"]["an empty answer"] == {"pass": 30, "fail": 0, "error": 0, "wrong": 30}

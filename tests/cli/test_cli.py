@@ -1,18 +1,27 @@
 """The commands, their exit codes and what they say."""
 
+import asyncio
+import errno
 import os
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+import sqlalchemy
 
 from astune import __version__
 from astune.cli import main
-from astune.cli.dispatch import parse
+from astune.cli.endings import BAD_INPUT, MEANINGS, what_to_do
+from astune.cli.parse import parse
+from astune.cli.run import EXIT_CODES
 from astune.config.load import load_config
 from astune.config.render import default_yaml
 from astune.monitor import RunDir
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 FAKE = f"{Path(__file__).parent}/fake_backbone.py:FakeBackbone"
@@ -66,6 +75,15 @@ def test_exit_codes_say_how_it_ended(
     assert "Traceback" not in errors
 
 
+async def test_a_notebook_runs_commands_in_its_own_event_loop(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(asyncio.sleep(0, "the loop goes on"))
+    assert run("--conf", "job.yaml", "astune.project_name=loops") == 0
+    assert run("--conf", "job.yaml", "astune.project_name=bug") == 1
+    assert await task == "the loop goes on" and asyncio.get_event_loop() is asyncio.get_running_loop() is loop
+    assert "please report" not in capsys.readouterr().err
+
+
 @pytest.mark.fault("What a run says", "a bug", "the line of your own code, then the traceback")
 def test_an_unexpected_error_shows_its_traceback_and_where_to_look(
     job: Path, capsys: pytest.CaptureFixture[str]
@@ -76,6 +94,54 @@ def test_an_unexpected_error_shows_its_traceback_and_where_to_look(
     place = first.partition("in your code: ")[2].partition(" at `")[0]
     assert "fake_backbone.py:" in place and second.startswith("Traceback")
     assert last.startswith("astune: failed with ZeroDivisionError") and last.endswith(f"look first at {place}")
+
+
+@pytest.mark.fault(
+    "What a run says", "the disk is full, a port is taken, Ray or a server is away", "what is wrong with the machine"
+)
+@each_row(
+    ("error", "advice"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "is full: make room"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), "see who owns the file"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "choose another port"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "see whether that server runs"),
+        (ssl.SSLError(1, "certificate verify failed"), "certificate of the server"),
+        (socket.gaierror(-2, "Name or service not known"), "how it is written"),
+        (MemoryError(), "astune.rollout.max_concurrent"),
+        (httpx.ConnectTimeout("late"), "see whether it runs"),
+        (sqlalchemy.exc.OperationalError("select 1", {}, Exception("gone")), "see whether it runs and has room"),
+        (type("RayActorError", (type("RayError", (Exception,), {"__module__": "ray.exceptions"}),), {})(), "its logs"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), None),
+        (OSError("an error without a number"), None),
+        (ValueError("a bug"), None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_of_the_machine_is_told_from_one_of_astune(error: Exception, advice: str | None) -> None:
+    found = what_to_do(error)
+    assert found is None if advice is None else found is not None and advice in found
+
+
+def test_nobody_is_asked_to_report_a_full_disk(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w") as full, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", full)
+        assert main(["config", "defaults"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("astune: error: OSError: [Errno 28]") and last.endswith("is full: make room")
+
+
+def test_help_and_the_page_have_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.partition("exit codes:")[2].split())
+    assert said == " ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items())
+    assert set(MEANINGS) == {0, *EXIT_CODES.values(), BAD_INPUT}
+    page = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    assert "".join(f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items()) in page
 
 
 def test_after_an_interruption_the_printed_command_resumes(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +192,7 @@ def test_an_unknown_backbone_lists_those_there_are(job: Path, capsys: pytest.Cap
     assert "built in: debug, local" in errors
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["--conf"], "expected one argument"),
@@ -167,7 +233,7 @@ def test_bad_input_is_reported_with_exit_code_2(job: Path, capsys: pytest.Captur
     assert main(["--conf", "job.yaml", "astune.sed=1"]) == 2
     assert "command line: astune.sed: unknown key. Did you mean 'astune.seed'?" in capsys.readouterr().err
     assert main(["report", "no/such/run"]) == 2
-    assert "no/such/run: no such folder" in capsys.readouterr().err
+    assert "no/such/run: there is no such folder" in capsys.readouterr().err
 
 
 def test_config_show_prints_every_value_with_its_origin(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

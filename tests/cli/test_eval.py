@@ -15,8 +15,10 @@ from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes, read_metrics
 from astune.plugins import load_plugin
+from astune.support.file_kinds import Kind, kind_of, kind_of_path
 from astune.training.standalone import candidate_of, load_candidate
 from astune.training.start import run_training
+from tests.rows import each_row
 
 TASKS = 12
 
@@ -98,6 +100,126 @@ def evaluations_of(folder: Path) -> list[str]:
     return sorted(record.episode.episode_id for record in read_episodes(folder / "episodes" / "eval_greedy.jsonl"))
 
 
+TABLES = """\
+base
+held-out   figure          mean   95 % interval    tasks
+greedy     success        0.0 %   0.0 to 28.5 %       11
+greedy     judge/depth    205.0   202.3 to 208.0       6
+greedy     judge/format   0.455   0.227 to 0.682      11
+greedy     turns          1.000   -                   11
+greedy: 11 of 12 tasks, 1 of them unjudged
+job/step_000008
+held-out   figure           mean   95 % interval    tasks
+greedy     success        63.6 %   36.4 to 90.9 %      11
+greedy     judge/depth     205.0   202.3 to 208.0       6
+greedy     judge/format    0.455   0.227 to 0.682      11
+greedy     turns           1.000   -                   11
+greedy: 11 of 12 tasks, 1 of them unjudged
+greedy: job/step_000008 against base, on the same tasks
+figure        first  second   change  95 % interval       p  tasks
+success       0.0 %  63.6 %  +63.6 %  36.4 to 90.9 %  0.016     11
+judge/depth   205.0   205.0    0.000  -               1.000      6
+judge/format  0.455   0.455    0.000  -               1.000     11
+turns         1.000   1.000    0.000  -               1.000     11
+wins of job/step_000008 over base
+held-out   by               share   95 % interval        p   tasks
+greedy     reward   won    63.6 %   36.4 to 90.9 %   0.016      11
+greedy     reward   tied   36.4 %   9.1 to 63.6 %               11
+greedy     reward   lost    0.0 %   0.0 to 28.5 %               11
+pairs of attempts that nothing compares: 1 (greedy, reward)
+p: paired permutation test over tasks, two-sided (of single attempts at a task:
+McNemar's exact test). Interval: bootstrap over tasks. Judge by success and
+reward: each p is of its figure alone, and of 20 figures that did not change one
+has p below 0.05.
+"""
+IN_PARTS = ("astune.evaluation.decoding=[greedy]", "astune.task_judge.judge_protocol=eval_agent.py:judge_in_parts")
+CHOSEN = ("--figures", "success", "judge/depth", "judge/format", "turns")
+
+
+def test_each_figure_has_its_mean_its_interval_and_its_number_of_tasks(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 tasks the judge cannot tell of one, and half of the others have no `depth`. That is no 0."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert evaluate(job, "--checkpoint", "none", "runs/p/job", *CHOSEN, *IN_PARTS) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    start, end = (len(lines) - lines[::-1].index(line) - 1 for line in ("base", "has p below 0.05."))
+    assert "\n".join(lines[start : end + 1]) + "\n" == TABLES
+    folders = [str(job.parent / "runs" / "p" / "job-eval" / name) for name in ("base", "job_step_000008")]
+    assert main(["eval", "--compare", *folders, "--json", *CHOSEN]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert kind_of(found) is Kind.EVAL
+    assert {kind_of_path(Path(folder)) for folder in folders} == {Kind.PLAYED}
+    assert found["evaluated"][1]["figures"]["greedy"] == {
+        "success": 7 / 11,
+        "success_low": pytest.approx(4 / 11),
+        "success_high": pytest.approx(10 / 11),
+        "success_tasks": 11.0,
+        "judge/depth": 205.0,
+        "judge/depth_low": pytest.approx(202 + 1 / 3),
+        "judge/depth_high": 208.0,
+        "judge/depth_tasks": 6.0,
+        "judge/format": 5 / 11,
+        "judge/format_low": pytest.approx(2.5 / 11),
+        "judge/format_high": pytest.approx(7.5 / 11),
+        "judge/format_tasks": 11.0,
+        "turns": 1.0,
+        "turns_tasks": 11.0,
+        "tasks": 12.0,
+        "attempts": 12.0,
+        "unjudged": 1.0,
+    }
+    assert [(row["figure"], row["tasks"]) for row in found["compared"]] == [
+        ("success", 11),
+        ("judge/depth", 6),
+        ("judge/format", 11),
+        ("turns", 11),
+    ]
+    (wins,) = found["wins"]
+    assert wins["won"]["mean"] == 7 / 11 and (wins["tasks"], wins["left_out"]) == (11, 1)
+    assert wins["won"]["mean"] + wins["tied"]["mean"] + wins["lost"]["mean"] == pytest.approx(1)
+
+
+def test_more_than_two_are_each_compared_with_the_first(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--figures", "success", "--json", "astune.evaluation.decoding=[greedy]")
+    assert evaluate(job, "--checkpoint", "none", "runs/p/job@4", "runs/p/job", *arguments) == 0
+    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    assert [row["names"] for row in found["compared"]] == [["base", f"job/step_00000{n}"] for n in (4, 8)]
+    assert [row["second"]["mean"] for row in found["compared"]] == [4 / TASKS, 8 / TASKS]
+    assert evaluate(job, "--checkpoint", "none", "runs/p/job@4", "runs/p/job", *arguments[:2], *arguments[3:]) == 0
+    assert "greedy success 0.0 % 33.3 % 66.7 %" in shown(capsys)
+
+
+def test_a_figure_that_no_attempt_has_is_named_with_those_that_there_are(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(job, "--checkpoint", "none", "--figures", "judge/formt", *IN_PARTS) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the evaluation has no 'judge/formt'. Did you mean 'judge/format'? It has: success, reward" in said
+
+
+def test_a_judge_that_compares_is_shown_the_attempts_of_both(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`Larger` judges nothing that is alone, so that no attempt has a reward; of task 5 it cannot tell."""
+    settings = ("astune.evaluation.decoding=[greedy]", "astune.task_judge.judge_protocol=eval_agent.py:Larger")
+    arguments = ("--checkpoint", "runs/p/job@4", "runs/p/job", "--judge-pairs", "--json", *settings)
+    assert evaluate(job, *arguments) == 0
+    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    (wins,) = found["wins"]
+    assert (wins["by"], wins["tasks"], wins["left_out"]) == ("judge", TASKS - 1, 1)
+    assert wins["won"]["mean"] == 1.0 and wins["won"]["interval"][0] < 1.0 and wins["p"] < 0.01
+    folders = [one["folder"] for one in found["evaluated"]]
+    assert main(["eval", "--compare", *folders[::-1], "--judge-pairs"]) == 0
+    assert "greedy judge won 0.0 %" in shown(capsys)
+
+
+def test_a_judge_that_compares_nothing_is_refused_before_anything_is_played(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(job, "--checkpoint", "none", "runs/p/job", "--judge-pairs") == 2
+    assert "judges each attempt by itself" in capsys.readouterr().err
+    assert engine(job.parent).LOADED == []
+
+
 def test_a_comparison_of_different_tasks_is_over_those_in_common(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(job, "--checkpoint", "none", "--limit", "5", "--out", "a") == 0
     assert evaluate(job, "--checkpoint", "runs/p/job", "--out", "b") == 0
@@ -167,10 +289,11 @@ def test_nothing_judged_is_exit_code_1(job: Path, capsys: pytest.CaptureFixture[
     assert "2 of them unjudged" in shown(capsys)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "said"),
     [
-        (["--conf", "x.yaml", "--checkpoint", "a", "b", "c"], "--checkpoint: expected one, or two to compare, got 3"),
+        (["--conf", "x.yaml", "--checkpoint", "a", "--judge-pairs"], "name a second one at --checkpoint"),
+        (["--compare", "a", "b", "--figures", "sucess"], "there is no figure 'sucess'. Did you mean 'success'?"),
         (["--conf", "x.yaml", "--checkpoint", "a", "--limit", "0"], "a number of tasks from 1 on, got 0"),
         (["--checkpoint", "a"], "name the configuration too"),
         (["--conf", "x.yaml", "--compare", "a", "b", "astune.seed=1"], "has no use for conf, astune.seed=1"),
@@ -184,8 +307,8 @@ def test_arguments_that_make_no_sense_are_refused(
 
 
 def test_what_is_no_evaluation_cannot_be_compared(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "--compare", "runs/p/job", "runs/p/job"]) == 1
-    assert "holds no evaluation" in capsys.readouterr().err
+    assert main(["eval", "--compare", "runs/p/job", "runs/p/job"]) == 2
+    assert "expected the folder of an evaluation, and this is the folder of a run" in capsys.readouterr().err
 
 
 def test_to_the_engines_that_ship_a_checkpoint_is_a_model_whoever_wrote_it(job: Path) -> None:

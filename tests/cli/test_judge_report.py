@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from astune.cli import main
+from astune.support.file_kinds import Kind, kind_of
 from astune.task_judge.llm.fence import read_fences
 from astune.testing import ScriptedChatServer
 
@@ -91,7 +92,9 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert kind_of(found) is Kind.REPORT
+    return found
 
 
 def cells(text: str, name: str) -> list[str]:

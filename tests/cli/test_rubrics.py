@@ -125,7 +125,7 @@ def test_where_nothing_helps_the_candidates_are_shown(
         ),
         (["rubrics", "--conf", "conf.yaml", "astune.rubrics.max_cost=1"], "prompt_price is not set"),
         (["rubrics", "show", "ruprics.yaml"], "no such file"),
-        (["rubrics", "check", "conf.yaml"], "expected astune.rubric/1"),
+        (["rubrics", "check", "conf.yaml"], "expected a rubric, and this is a configuration, for --conf"),
     ],
 )
 def test_bad_input_is_named_before_any_call(

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from datasets import Dataset
 
 from astune.cli import main
+from astune.support.file_kinds import Kind, kind_of
 
 Printed = pytest.CaptureFixture[str]
 
@@ -65,6 +67,7 @@ def test_json_has_every_problem(capsys: Printed) -> None:
     write(JSONL, train=[*rows(0, 2), *[{"id": f"b{n}"} for n in range(9)]], held=rows(7, 1))
     assert main(["tasks", "preview", "--conf", "job.yaml", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
+    assert kind_of(found) is Kind.PREVIEW
     assert len(found["training"]["skipped"]) == 9 and found["training"]["tasks"] == 2
     assert found["training"]["first"][0]["query"] == "What is 0 plus 1?"
     assert found["validation"]["lengths"]["min"] == found["validation"]["lengths"]["max"] > 0
@@ -90,3 +93,19 @@ def test_a_task_of_an_environment_is_shown_as_the_agent_meets_it(capsys: Printed
     printed = capsys.readouterr().out
     assert "training: 10 tasks" in printed
     assert "user: Numbers: " in printed and "environment: countdown, tools: combine, give_up" in printed
+
+
+def test_nulls_that_are_left_out_are_counted_by_their_place(capsys: Printed) -> None:
+    calls = [{"name": "add", "arguments": {"a": 1}}, {"name": "find", "arguments": {"city": "Rome"}}]
+    made = [{**row, "calls": [call]} for row, call in zip(rows(0, 2), calls, strict=True)]
+    write({"jsonl": {"training": {"file_path": "train.parquet"}, "validation": {"file_path": "held.parquet"}}})
+    Dataset.from_list(made).to_parquet("train.parquet")
+    Dataset.from_list(rows(2, 1)).to_parquet("held.parquet")
+    assert main(["tasks", "preview", "--conf", "job.yaml", "--show", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("nulls inside objects that are left out") == 1
+    assert ": calls[].arguments.city 1, calls[].arguments.a 1\n" in printed
+    assert main(["tasks", "preview", "--conf", "job.yaml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["training"]["nulls_left_out"] == {"calls[].arguments.city": 1, "calls[].arguments.a": 1}
+    assert found["validation"]["nulls_left_out"] == {}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from astune.config.algorithm import AlgorithmConfig
 from astune.config.rules.algorithm import algorithm_contradictions
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "key", "message"),
     [
         ({"kl_in": "reward"}, "kl_in", "kl_beta is 0"),
@@ -36,7 +35,7 @@ def test_what_an_algorithm_does_not_use_is_an_error_with_the_reason(
     assert found == f"astune.algorithm.{key}" and message in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     "values",
     [
         {},

@@ -6,6 +6,7 @@ import pytest
 
 from astune.config.load import load_config
 from astune.errors import ConfigError
+from tests.rows import each_row
 
 GOOD = """\
 astune:
@@ -38,7 +39,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
     "a mistake in the configuration file",
     "an error that names file, line and key, and the nearest name",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("", "F: the file is empty; expected a section 'astune:'"),
@@ -81,7 +82,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         (GOOD + "  resume: maybe\n", "F:4: astune.resume: expected true or false, got 'maybe'"),
         (
             GOOD + "  monitor:\n",
-            "F:4: astune.monitor: expected a section with check_invariants, tensorboard, progress, store, got None",
+            "F:4: astune.monitor: expected a section with check_invariants, tensorboard, progress, log_json, store, ",
         ),
         (
             GOOD + "  model:\n    dtype: float23\n",
@@ -90,6 +91,14 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         (
             GOOD + "  model: {device: gpu}\n",
             "F:4: astune.model.device: expected 'auto' (CUDA if there is one), 'cpu', 'cuda' or 'cuda:N', got 'gpu'",
+        ),
+        (
+            GOOD + "  model: {clock: no}\n",
+            "F:4: astune.model.clock: expected a time, as 2026-01-31T12:00, got 'no'",
+        ),
+        (
+            GOOD + "  model: {clock: 2026-01-31T12:00Z}\n",
+            "F:4: astune.model.clock: expected a time without a zone, as 2026-01-31T12:00, got '2026-01-31T12:00Z'",
         ),
         (GOOD + "  trainer:\n    learning_rate: .inf\n", "F:5: astune.trainer.learning_rate: expected a finite number"),
         (GOOD + "  trainer:\n    betas: 1\n", "F:5: astune.trainer.betas: expected a list, got 1"),
@@ -114,7 +123,7 @@ def test_a_file_that_is_not_text_is_explained(tmp_path: Path) -> None:
         load_config(tmp_path / "job.yaml")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("override", "message"),
     [
         ("astune.seed", "command line: 'astune.seed': expected key=value, as astune.trainer.total_steps=10"),
@@ -134,7 +143,7 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
     assert complaint(tmp_path, GOOD, override).startswith(message)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("astune:\n  task_reader: {jsonl: {training: {file_path: t}}}\n", "agentscope_learn_protocol: not set"),
@@ -216,8 +225,8 @@ JUDGES = [
 ]
 
 
-@pytest.mark.parametrize(("judge", "expected"), JUDGES)
-@pytest.mark.parametrize("for_run", [True, False])
+@each_row(("judge", "expected"), JUDGES)
+@each_row("for_run", [True, False])
 def test_what_is_wrong_with_a_judge_is_said_with_its_line(
     judge: str, expected: str, for_run: bool, tmp_path: Path
 ) -> None:
@@ -231,6 +240,10 @@ def test_what_is_wrong_with_a_judge_is_said_with_its_line(
 
 
 READERS = [
+    (
+        "jsonl: {training: {file_path: a.jsonl}}, split_seed: 3",
+        "split_seed: draws what astune.task_reader.validation_fraction holds out, which is not set",
+    ),
     (
         "jsonl: {training: {file_path: a.jsonl}, validation: {file_path: b.jsonl}}, validation_fraction: 0.1",
         "validation_fraction: the held-out tasks come from astune.task_reader.jsonl.validation.file_path",
@@ -252,8 +265,8 @@ READERS = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "expected"), READERS)
-@pytest.mark.parametrize("for_run", [True, False])
+@each_row(("reader", "expected"), READERS)
+@each_row("for_run", [True, False])
 def test_what_is_wrong_with_a_reader_is_said_with_its_line(
     reader: str, expected: str, for_run: bool, tmp_path: Path
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from astune.config.rules.engine import engine_contradictions
 from astune.config.schema import AstuneConfig
+from tests.rows import each_row
 
 
 def found(values: dict[str, Any], *, plays: bool = True) -> list[str]:
@@ -18,7 +17,7 @@ def found(values: dict[str, Any], *, plays: bool = True) -> list[str]:
 VLLM = {"engine": "vllm"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "keys"),
     [
         ({"rollout": VLLM}, []),

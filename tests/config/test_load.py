@@ -15,6 +15,7 @@ from astune.config.load import LoadedConfig, Origin, load_config
 from astune.config.render import annotated, save_config
 from astune.config.schema import Config
 from astune.errors import ConfigError
+from tests.rows import each_row
 
 BASE = """\
 astune:
@@ -76,8 +77,8 @@ def test_local_and_debug_ignore_the_keys_of_another_program_and_say_so(tmp_path:
 ASYNC = "style=async max_staleness=1"
 
 
-@pytest.mark.parametrize("backbone", ["local", "verl"])
-@pytest.mark.parametrize(
+@each_row("backbone", ["local", "verl"])
+@each_row(
     ("values", "key", "said"),
     [
         ("style=dynamic_by_trainer", "style", "got 'dynamic_by_trainer', which only Trinity has"),
@@ -134,7 +135,7 @@ def test_defaults_are_not_set_by_the_user_without_a_file() -> None:
     assert set(load_config(None, overrides).set_by_user()) == {override.split("=")[0] for override in overrides}
 
 
-@pytest.mark.parametrize("written", ["1e-6", "1E-6", "1.0e-6", "'1e-6'", "0.000001"])
+@each_row("written", ["1e-6", "1E-6", "1.0e-6", "'1e-6'", "0.000001"])
 def test_scientific_notation_is_a_number(tmp_path: Path, written: str) -> None:
     assert load(tmp_path, f"  trainer:\n    learning_rate: {written}\n").config.astune.trainer.learning_rate == 1e-6
     loaded = load(tmp_path, "", f"astune.trainer.learning_rate={written}")

@@ -13,6 +13,7 @@ from astune.config.load import LoadedConfig, load_config
 from astune.config.source import Origin
 from astune.errors import ConfigError
 from astune.support.resources import default_config_dir
+from tests.rows import each_row
 
 PRESET = "astune.algorithm.preset"
 FOLDER = default_config_dir() / "presets"
@@ -33,7 +34,7 @@ def test_every_preset_is_a_file_and_every_file_a_preset() -> None:
     assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(get_args(Preset))
 
 
-@pytest.mark.parametrize("name", get_args(Preset))
+@each_row("name", get_args(Preset))
 def test_a_preset_says_its_values_and_works_as_it_is(tmp_path: Path, name: str) -> None:
     loaded = load(tmp_path, f"{{preset: {name}}}")
     file = FOLDER / f"{name}.yaml"

@@ -9,11 +9,13 @@ import yaml
 
 from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.demand import Demand
-from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, as_it_runs, settings_of, table
+from astune.backbone.verl.trainer.settings import CONVERSIONS, Settings, as_it_runs, settings_of
 from astune.cli import main
-from astune.config.keys import LEAVES
+from astune.config.keys import fates
 from astune.config.load import LoadedConfig, load_config
+from astune.config.section import OnVerl
 from astune.errors import ConfigError
+from tests.rows import each_row
 
 JOB = """
 astune:
@@ -33,9 +35,8 @@ def made(tmp_path: Path, *overrides: str, text: str = "") -> Settings:
     return settings_of(loaded_from(tmp_path, *overrides, text=text))
 
 
-def test_every_key_has_one_rule_and_every_conversion_is_there() -> None:
-    assert set(table()) == {key for key in LEAVES if key.startswith("astune.")}
-    for key, rule in table().items():
+def test_every_key_says_what_becomes_of_it_and_every_conversion_is_there() -> None:
+    for key, rule in fates(OnVerl).items():
         assert rule.to or rule.ours or rule.ignored or rule.unsupported, key
         assert set(rule.to.values()) <= set(CONVERSIONS), key
 
@@ -82,7 +83,7 @@ def test_precision_and_optimizer_reach_verl(tmp_path: Path) -> None:
     assert actor["optim"]["override_optimizer_config"] == {"fused": True}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("override", "said"),
     [
         (
@@ -138,7 +139,7 @@ def test_a_run_that_begins_with_an_adapter_loads_its_base(tmp_path: Path) -> Non
     assert tree["actor_rollout_ref"]["model"]["path"] == "someone/model"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("override", "said"),
     [
         ("astune.model.lora.rslora=true", "astune.model.lora.rslora: got True: verl tells peft rank, alpha and layers"),
@@ -191,7 +192,7 @@ def test_what_a_later_stage_cannot_do_is_found_before_the_first_begins(tmp_path:
         VerlBackbone().run(loaded)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("keys", "said"),
     [
         (["actor.strategy=megatron"], "got 'megatron'; expected 'fsdp2'"),
@@ -226,6 +227,47 @@ def test_a_row_is_shared_out_over_ranks_by_flash_attention_alone(tmp_path: Path)
     other = "verl.actor_rollout_ref.model.override_config.attn_implementation=sdpa"
     with pytest.raises(ConfigError, match="each rank would see its own part of a row alone"):
         made(tmp_path, "astune.model.device=cuda", *two, other)
+    with pytest.raises(ConfigError, match="sequence_parallel_size: the attention is 'eager', by which each rank"):
+        made(tmp_path, "astune.model.device=cuda", *two, "astune.model.attention=eager")
+
+
+OVERRIDE = "verl.actor_rollout_ref.model.override_config.attn_implementation"
+
+
+@each_row(
+    ("overrides", "expected"),
+    [
+        ([], "sdpa"),
+        (["astune.model.device=cuda"], "flash_attention_2"),
+        (["astune.model.path=Qwen/Qwen3-8B"], "flash_attention_2"),
+        (["astune.model.device=cuda", "astune.model.dtype=float32"], "sdpa"),
+        (["astune.model.device=cuda", "astune.model.attention=sdpa"], "sdpa"),
+        (["astune.model.attention=eager"], "eager"),
+        (["astune.model.device=cuda", f"{OVERRIDE}=flash_attention_3"], "flash_attention_3"),
+        (["astune.model.device=cuda", "astune.model.attention=eager", f"{OVERRIDE}=sdpa"], "sdpa"),
+        (["astune.model.device=cuda", "verl.actor_rollout_ref.model.override_config={}"], "flash_attention_2"),
+    ],
+)
+def test_attention_is_that_of_flash_attn_on_gpus_in_half_precision(
+    overrides: list[str], expected: str, tmp_path: Path
+) -> None:
+    assert made(tmp_path, *overrides).attention == expected
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "astune.model.attention=flash_attention_2",
+            "astune.model.attention: got 'flash_attention_2', whose kernels a",
+        ),
+        (f"{OVERRIDE}=flash_attention_2", f"{OVERRIDE}: got 'flash_attention_2', whose kernels a CPU has not"),
+        (f"{OVERRIDE}=flash_attention_3", f"{OVERRIDE}: got 'flash_attention_3', whose kernels a CPU has not"),
+    ],
+)
+def test_flash_attn_on_a_cpu_is_refused_before_workers_load_the_model(override: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        VerlBackbone().run(loaded_from(tmp_path, override))
 
 
 @pytest.mark.parametrize("key", ["param_offload", "optimizer_offload", "offload_policy"])

@@ -45,6 +45,39 @@ def qwen3_6(write_dir) -> ChatFormat:
     return ChatFormat.load(write_dir("qwen3_6.jinja"))
 
 
+class FamilyFormats:
+    """The chat formats of `FAMILIES`, each loaded once, when a test first asks for it: by family, or by the name of its
+    template."""
+
+    def __init__(self, families, write_dir: Callable) -> None:
+        self._families = {family.template: family for family in families}
+        self._write_dir = write_dir
+        self._made: dict[object, tuple[Path, ChatFormat]] = {}
+
+    def __call__(self, family, **template_kwargs) -> ChatFormat:
+        return self._make(family, template_kwargs)[1]
+
+    def __getitem__(self, template: str) -> ChatFormat:
+        return self(self._families[template])
+
+    def path(self, family) -> Path:
+        return self._make(family, {})[0]
+
+    def _make(self, family, template_kwargs) -> tuple[Path, ChatFormat]:
+        key = (family.template, family.source, *template_kwargs.items())
+        if key not in self._made:
+            path = self._write_dir(family)
+            self._made[key] = path, ChatFormat.load(path, template_kwargs=template_kwargs)
+        return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def formats(tmp_path_factory) -> FamilyFormats:
+    from tests.context_tracker.test_template_families import FAMILIES, write_family_dir
+
+    return FamilyFormats(FAMILIES, lambda family: write_family_dir(family, tmp_path_factory.mktemp(family.template)))
+
+
 @pytest.fixture
 def make_tracker() -> Callable[..., tuple[ContextTracker, ScriptedPolicy]]:
     def make(answers, chat_format, *, max_turns=1000, seed=7, context_length=100_000, **sampling):

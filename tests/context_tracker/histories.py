@@ -16,7 +16,7 @@ from astune.algorithm import Weighting, check_step, to_samples
 from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.context_tracker.forks import BRANCH, OTHER_AGENT
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.token_ids import TokenIds
 from astune.types import Episode, Group, StopReason, Task, Timeline, Turn, Verdict
 

@@ -1,4 +1,5 @@
 import json
+import pickle
 from datetime import datetime
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, WrittenCall
 from astune.errors import ModelError, WorkflowError
 from tests.context_tracker.parsing import parse
+from tests.rows import each_row
 
 TOOLS = [
     {
@@ -48,9 +50,9 @@ def as_wire(messages):
     return wire
 
 
-@pytest.mark.parametrize("template", ["qwen3.jinja", "qwen2_5.jinja", "qwen3_6.jinja", None])
-@pytest.mark.parametrize("length", [2, 3, 5, 6, 7])
-@pytest.mark.parametrize("tools", [[], TOOLS])
+@each_row("template", ["qwen3.jinja", "qwen2_5.jinja", "qwen3_6.jinja", None])
+@each_row("length", [2, 3, 5, 6, 7])
+@each_row("tools", [[], TOOLS])
 def test_prompts_equal_those_of_transformers(write_dir, model_dir, template, length, tools):
     transformers = pytest.importorskip("transformers")
     path = model_dir if template is None else write_dir(template)
@@ -72,9 +74,23 @@ def test_templates_get_the_helpers_and_special_tokens_of_transformers(write_dir)
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ shout }}"
     )
-    loaded = ChatFormat.load(write_dir(template), template_kwargs={"shout": "!"})
-    year = datetime.now().strftime("%Y")
-    assert loaded.render([{"role": "user", "content": "a"}] * 2) == f"<|im_end|><|endoftext|>{year}a!"
+    loaded = ChatFormat.load(write_dir(template), template_kwargs={"shout": "!"}, clock=datetime(1999, 1, 2))
+    assert loaded.render([{"role": "user", "content": "a"}] * 2) == "<|im_end|><|endoftext|>1999a!"
+
+
+def test_a_template_is_told_one_time_in_every_process(write_dir):
+    messages = [{"role": "user", "content": "a"}]
+    path = write_dir("{{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    begun = ChatFormat.load(path)
+    fixed = ChatFormat.load(path, clock=datetime(2001, 1, 31, 12))
+    other = fixed.at(datetime(2001, 2, 1))
+    for chat_format in (begun, fixed, other):
+        written = chat_format.render(messages)
+        assert written == f"{chat_format.clock:%Y-%m-%d %H:%M:%S.%f}a"
+        assert pickle.loads(pickle.dumps(chat_format)).render(messages) == written
+        assert chat_format.render_on(None, messages, ()).text == written
+    assert fixed.clock < other.clock < begun.clock
+    assert other.call_problem is fixed.call_problem is not None, "found out once for a format, not at each time"
 
 
 def test_block_tags_leave_no_white_space_behind(write_dir):

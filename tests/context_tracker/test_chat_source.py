@@ -89,6 +89,17 @@ async def test_a_turn_of_another_model_reads_as_our_template_writes_it_and_is_no
     assert not tracker.inexact_turns, "nobody expects its turns to be trained"
 
 
+async def test_a_message_that_the_servers_template_drops_is_an_error_by_name(make, chat_format):
+    def answer(body):
+        ids = chat_format.encode(chat_format.render([m for m in body["messages"] if m["role"] != "system"]))
+        sampled = [*chat_format.encode("42"), chat_format.stop_token_ids[0]]
+        return chat_completion({"content": "42"}, choice={"token_ids": sampled}, prompt_token_ids=ids)
+
+    tracker, _ = make(answer, trainable=True)
+    with pytest.raises(WorkflowError, match=r"drops messages\[0\] \(system\): 'be brief'"):
+        await tracker.chat("a", ChatRequest([{"role": "system", "content": "be brief"}, USER]), source="gpt")
+
+
 async def test_tool_calls_keep_the_ids_of_the_api_and_are_shown_as_the_template_writes_calls(make, chat_format):
     tracker, _ = make([chat_completion({"content": None, "tool_calls": CALL}, finish_reason="tool_calls"), "Done."])
     answer = await tracker.chat("critic", ChatRequest([USER], TOOLS), source="gpt")

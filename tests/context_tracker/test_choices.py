@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTokens, TooManyTurns, WorkflowError
@@ -229,7 +229,7 @@ def test_a_forced_start_is_context_and_the_message_holds_the_whole(
         (call,) = answer.message["tool_calls"]
         assert (call["function"], answer.finish_reason) == ({"name": "calc", "arguments": arguments}, "tool_calls")
     first, _ = tracker.turns
-    start = chat_format.forced_start(force, tool)
+    start = chat_format.write_forced_start(force, tool)
     assert chat_format.decode(first.prompt_ids).endswith(start)
     assert list(first.output_ids) == [*chat_format.encode(sampled), chat_format.stop_token_ids[0]]
     (line,) = tracker.timelines()
@@ -343,6 +343,7 @@ def test_ids_of_calls_have_nine_characters_and_are_unique(make_tracker, chat_for
 def test_a_forced_call_closes_the_reasoning_that_its_own_prompt_opened(make_tracker, write_dir, run):
     """What the template writes last may depend on the conversation, so the start is made for this prompt."""
     template = (
+        "{{ tools | tojson }}"
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
         "{% if messages[0].content == 'think' %}{{ '<think>' }}{% endif %}{% endif %}"

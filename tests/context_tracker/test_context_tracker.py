@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from astune.context_tracker.forks import BRANCH
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.scripted_policy import make_logprob
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTurns, WorkflowError
 from astune.testing import ScriptedPolicy
-from astune.testing.policies import scripted_logprob
 from astune.types import Sampling
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
@@ -34,7 +34,7 @@ def test_an_answer_is_an_openai_message_and_its_turn_is_recorded(make_tracker, c
     prompt_ids, sampling = policy.calls[0]
     assert turn is answer.turn
     assert turn.prompt_ids == prompt_ids == tuple(chat_format.encode(chat_format.render([USER], TOOLS)))
-    assert turn.logprobs == tuple(scripted_logprob(i, token) for i, token in enumerate(turn.output_ids))
+    assert turn.logprobs == tuple(make_logprob(i, token) for i, token in enumerate(turn.output_ids))
     assert (turn.agent, turn.temperature, turn.trainable) == ("solver", 0.7, True)
     assert (turn.messages, turn.tools, turn.response) == ((USER,), tuple(TOOLS), answer.message)
     assert (answer.prompt_tokens, answer.completion_tokens) == (len(turn.prompt_ids), len(turn.output_ids))
@@ -143,11 +143,36 @@ def test_one_call_more_than_allowed_is_refused(make_tracker, chat_format, run):
     assert len(tracker.turns) == 2
 
 
-def test_tools_need_a_known_call_format(write_dir, make_tracker, run):
-    template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    tracker, _ = make_tracker(["x"], ChatFormat.load(write_dir(template)))
-    with pytest.raises(WorkflowError, match=r"set astune\.model\.tool_call_format"):
+@pytest.mark.parametrize(
+    ("template", "form", "problem"),
+    [
+        ("{{ m.content }}", "auto", "the chat template drops the tools.*use a model that was made for tools"),
+        (
+            "{{ tools if loop.first }}{{ m.content }}",
+            "auto",
+            "writes no calls.*set astune.model.tool_call_format to the way",
+        ),
+        (
+            "{{ tools if loop.first }}{{ m.content }}<call {{ m.tool_calls }}>",
+            "auto",
+            "writes a call as .*call .*made for tools",
+        ),
+        (
+            "{{ tools if loop.first }}{{ m.content }}{{ m.tool_calls }}",
+            "hermes",
+            "is not read back, with .* = 'hermes'",
+        ),
+        ("{{ tools if loop.first }}{{ m.content if m.role != 'tool' }}", "hermes", "drops the results of tools"),
+    ],
+)
+def test_tools_need_a_template_that_writes_them_and_calls_that_are_read(
+    write_dir, make_tracker, run, template, form, problem
+):
+    whole = "{% for m in messages %}" + template + "<|im_end|>{% endfor %}"
+    tracker, _ = make_tracker(["x"], ChatFormat.load(write_dir(whole), tool_call_format=form))
+    with pytest.raises(WorkflowError, match=problem):
         run(tracker.chat("a", ChatRequest([USER], TOOLS)))
+    assert not tracker.turns
 
 
 def test_greedy_turns_and_untrained_agents_carry_no_loss(make_tracker, chat_format, run):

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from astune.context_tracker.prompt.encoding import TextEncoder
 from astune.errors import WorkflowError
+from tests.rows import each_row
 
 CUT = "<|im_start|>"
 WORDS = (
@@ -68,7 +69,7 @@ def made(normalizer: str, split: str, flags: str, others: tuple[str, ...] = ("<|
     return tokenizer
 
 
-@pytest.mark.parametrize(("normalizer", "split"), list(product(NORMALIZERS, SPLITS)))
+@each_row(("normalizer", "split"), list(product(NORMALIZERS, SPLITS)))
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6), flags=st.sampled_from(list(FLAGS)))
 @settings(max_examples=40)
 def test_the_ids_of_the_pieces_are_those_of_the_text(normalizer, split, flags, texts):

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.merge.forest import PrefixForest, path
+from astune.context_tracker.merge import PrefixForest, path
 from astune.token_ids import TokenIds
 
 TOKENS = st.lists(st.integers(0, 2), max_size=8).map(tuple)

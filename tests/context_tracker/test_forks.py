@@ -11,7 +11,8 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
 from astune.token_ids import TokenIds
 from tests.context_tracker.parsing import parse
-from tests.context_tracker.test_template_families import ADD, FAMILIES, Family, write_family_dir
+from tests.context_tracker.test_template_families import ADD, FAMILIES, Family
+from tests.rows import each_row
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 OTHER_TOOL = {**ADD, "function": {**ADD["function"], "name": "subtract"}}
@@ -136,14 +137,6 @@ def in_one_layout(text):
     return re.sub(r"</think>\s*", "</think>", text.replace(*LAYOUTS))
 
 
-@pytest.fixture(scope="session")
-def formats(tmp_path_factory):
-    return {
-        family.template: ChatFormat.load(write_family_dir(family, tmp_path_factory.mktemp(family.template)))
-        for family in FAMILIES
-    }
-
-
 REWRITES_ANSWERS = {
     "qwen3_6": forks.REASONING_STRIPPED,
     "deepseekv3": forks.REASONING_STRIPPED,
@@ -161,10 +154,8 @@ DROPS_REASONING = ("qwen3", "qwen3_6", "nemotron_3_nano", "glm4moe", "gptoss", "
 DROPS_REASONING_IN_A_TOOL_LOOP = ("deepseekv3", "deepseek_r1_distill")
 TELLS_NOT_WHERE = ("mistral_v3", "mistral_v11", "mistral_v13", "nemotron_3_nano")
 """After another kind of message these write another beginning of the answer, or none."""
-FAMILY = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.template)
-CALLING = pytest.mark.parametrize(
-    "family", [family for family in FAMILIES if family.calls], ids=lambda family: family.template
-)
+FAMILY = each_row("family", FAMILIES, ids=lambda family: family.template)
+CALLING = each_row("family", [family for family in FAMILIES if family.calls], ids=lambda family: family.template)
 
 
 @FAMILY
@@ -350,7 +341,7 @@ def conversation(letters):
     return [meaning(messages, index) for index in range(len(messages))]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("earlier", "now", "cause"),
     [
         ("sa1b2", "Sa1b2c", forks.SYSTEM_CHANGED),

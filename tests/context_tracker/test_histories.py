@@ -3,11 +3,10 @@
 import os
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from tests.context_tracker.histories import (
     Call,
     check_all,
@@ -16,6 +15,7 @@ from tests.context_tracker.histories import (
     grow,
     random_history,
 )
+from tests.rows import each_row
 
 HISTORIES = int(os.environ.get("HISTORIES", "500"))
 
@@ -72,7 +72,7 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("name", EDGES)
+@each_row("name", EDGES)
 def test_edges_are_as_the_definitions_say(name):
     history = EDGES[name]
     for ropes in (True, False):

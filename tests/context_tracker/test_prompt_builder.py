@@ -7,6 +7,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import meaning
 from astune.token_ids import TokenIds
 from tests.context_tracker.parsing import parse
+from tests.rows import each_row
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
 TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}]
@@ -92,7 +93,7 @@ def test_an_answer_equal_in_meaning_keeps_its_tokens(request, fixture, change):
     assert rest == ("\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         lambda message: rewritten(message, content="Look. "),
@@ -224,8 +225,9 @@ def test_a_trimmed_answer_that_was_cut_is_closed_by_the_template(write_dir):
 
 def test_a_template_that_writes_other_arguments_than_were_sampled_is_not_gone_on_with(write_dir):
     template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if m.tool_calls %}<tool_call>"
-        '{"name": "calc", "arguments": {}}</tool_call>{% endif %}<|im_end|>\n{% endfor %}'
+        "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        '{% for c in m.tool_calls %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
+        "{{ c.function.arguments | tojson | replace('100.0', '0') }}}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     lossy = ChatFormat.load(write_dir(template))
@@ -325,12 +327,12 @@ def test_ids_rewritten_in_call_and_result_mean_the_same(chat_format):
 
 def test_a_template_that_writes_ids_is_given_those_that_were_sampled_under(write_dir):
     template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{{ m.tool_call_id or '' }}"
+        "{{ tools | tojson }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{{ m.tool_call_id }}"
         '{% for c in m.tool_calls or [] %}<tool_call>\n{"name": "calc", "arguments": '
         "{{ c.function.arguments | tojson }}}\n</tool_call>{{ c.id }}{% endfor %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    writing = ChatFormat.load(write_dir(template))
+    writing = ChatFormat.load(write_dir(template), tool_call_format="hermes")
     builder, _, _, message = answered(writing, f"{CALL}call_0<|im_end|>", tools=TOOLS)
     message["content"] = None
     builder = PromptBuilder(writing)

@@ -12,13 +12,12 @@ import pytest
 
 from astune.algorithm import aggregation, samples
 from astune.algorithm.aggregation import Entry
-from astune.context_tracker import forks
-from astune.context_tracker.merge import forest, timeline
-from astune.context_tracker.merge.forest import PrefixForest
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker import forks, merge
+from astune.context_tracker.merge import PrefixForest, TurnForest
 from astune.errors import InvariantError
 from astune.token_ids import WIDTH, TokenIds
 from tests.context_tracker.histories import check_all
+from tests.rows import each_row
 
 HISTORIES = 1000
 """Random histories that a fault has to survive to count as not found."""
@@ -74,7 +73,7 @@ def _(patch):
     patch.setattr(TokenIds, "share", share)
 
 
-spoil("a fork shares one token too many", forest, "shared_bytes", lambda sound, *both: sound(*both) + WIDTH)
+spoil("a fork shares one token too many", merge, "count_shared_bytes", lambda sound, *both: sound(*both) + WIDTH)
 
 
 # The forest
@@ -123,7 +122,7 @@ spoil("tokens are counted again", PrefixForest, "insert", counts_again)
 
 
 def in_timeline(name, faulty):
-    return timeline, name, faulty
+    return merge, name, faulty
 
 
 def in_forest(name, faulty):
@@ -336,7 +335,7 @@ def test_the_sources_as_they_are_pass_the_checks():
     assert first_failure() is None
 
 
-@pytest.mark.parametrize("what", FAULTS)
+@each_row("what", FAULTS)
 def test_every_fault_is_found(what, monkeypatch):
     FAULTS[what](monkeypatch)
     assert first_failure() is not None, f"nothing noticed that {what}"

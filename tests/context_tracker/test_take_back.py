@@ -14,12 +14,12 @@ from tests.context_tracker.test_tracker_histories import AnyTokens, agent, rewri
 
 def taken_back(tracker, policy, chat_format):
     copy = ContextTracker(policy, chat_format, Sampling(64), max_turns=1000, seed=0)
-    copy.take_back([tracker.recorded(number) for number in range(len(tracker.turns))])
+    copy.take_back([tracker.get_known_turn(number) for number in range(len(tracker.turns))])
     return copy
 
 
 async def play_and_go_on(chance, chat_format):
-    """Random agents with one tracker, then the same further calls to it and to one that took its turns back."""
+    """Random agents with one tracker, then the same further calls to it and to one that took its turns back. Both."""
     tracker = ContextTracker(AnyTokens(chance, chat_format), chat_format, Sampling(64), max_turns=1000, seed=0)
     others = []
     names = "ab"[: chance.randint(1, 2)]
@@ -35,7 +35,7 @@ async def play_and_go_on(chance, chat_format):
             each._sources[None]._policy = policy
             await each.chat(name, request)
         assert policies[0].calls == policies[1].calls
-    assert (copy.turns, copy.timelines()) == (tracker.turns, tracker.timelines())
+    return copy, tracker
 
 
 @pytest.mark.parametrize("template", ["qwen3", "chat_format"])
@@ -44,7 +44,8 @@ async def play_and_go_on(chance, chat_format):
 def test_prompts_forks_and_timelines_are_those_of_a_tracker_that_was_never_stopped(
     template, chance, chat_format, qwen3
 ):
-    asyncio.run(play_and_go_on(chance, {"qwen3": qwen3, "chat_format": chat_format}[template]))
+    copy, tracker = asyncio.run(play_and_go_on(chance, {"qwen3": qwen3, "chat_format": chat_format}[template]))
+    assert (copy.turns, copy.timelines()) == (tracker.turns, tracker.timelines())
 
 
 async def test_stop_texts_forced_starts_and_raw_texts_are_taken_back(chat_format):
@@ -54,7 +55,7 @@ async def test_stop_texts_forced_starts_and_raw_texts_are_taken_back(chat_format
     second = ChatRequest([{"role": "user", "content": "As JSON."}], force="json_object")
     answered = [await tracker.chat("a", request) for request in (first, second)]
     raw = await tracker.chat("a", ChatRequest((), prompt="Once"))
-    assert [tracker.recorded(number)[2:] for number in range(2)] == [(0, 2), (1, None)]
+    assert [tracker.get_known_turn(number)[2:] for number in range(2)] == [(0, 2), (1, None)]
     policy = ScriptedPolicy(answers[3:], chat_format)
     copy = taken_back(tracker, policy, chat_format)
     for request, answer in zip((first, second), answered, strict=True):

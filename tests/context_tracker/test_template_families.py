@@ -2,6 +2,8 @@
 """Every family's real chat template: what is rendered, read back, cut short, and forced. One row per template."""
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
@@ -18,7 +20,9 @@ from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage, WrittenCall
 from astune.errors import WorkflowError
 from astune.testing import write_test_model_dir
+from tests.context_tracker.own_templates import MINICPM_3, NO_CALLS_WRITTEN, WRITES_CALLS
 from tests.context_tracker.parsing import parse
+from tests.rows import each_row
 
 TEMPLATES = Path(__file__).parent / "templates"
 LLAMA = ("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eom_id|>", "<|end_of_text|>")
@@ -64,9 +68,15 @@ class Family:
     """Keys of objects are written without quotes."""
     text_after_results: bool = False
     """Where the results of the calls are there, the text of a message comes after them."""
+    writes_tools: bool = True
+    """False: the template drops tools, so that here a line that writes them stands before it."""
     arguments_as_text: bool = False
     empty_content: bool = False
     """What transformers' caller must know: arguments are text; no content is "", not None."""
+    calls_in_content: bool = False
+    """The template writes no calls: they are written for it into the content."""
+    source: str = ""
+    """The template, for a family whose own is not among the files."""
     refused_by_transformers: bool = False
     """transformers drops a content that is None, and then this template refuses a message that calls tools."""
 
@@ -109,6 +119,7 @@ DEEPSEEK_ROW = {
     "opens_thinking": True,
     "writes_reasoning": False,
     "arguments_as_text": True,
+    "writes_tools": False,
     "next_openings": ("<｜tool▁outputs▁begin｜>",),
 }
 NO_CALLS = {"form": "none", "forced": "", "calls": False, "writes_reasoning": False}
@@ -218,6 +229,60 @@ FAMILIES = [
         stops=("<|END_OF_TURN_TOKEN|>",),
     ),
 ]
+FORCED = {
+    "apriel": '<tool_calls>[{"name": "add", "arguments":',
+    "apertus": '<|tools_prefix|>[{"add":',
+    "nemotron_nano": '<TOOLCALL>[{"name": "add", "arguments":',
+    "minimax_m1": '<tool_calls>\n{"name": "add", "arguments":',
+    "cohere": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "add", "parameters":',
+    "gigachat": '<|function_call|>{"name": "add", "arguments":',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>",
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>",
+    "hunyuan": "<tool_calls><tool_call>function<tool_sep>add\n```json\n",
+    "functionary": "<function=add>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="add">',
+    "seed_oss": "<seed:tool_call>\n<function=add>",
+    "minicpm5": '<function name="add">',
+    "hunyuan_3": "<tool_calls:opensource>\n<tool_call:opensource>add<tool_sep:opensource>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="add">',
+    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="add">',
+    "hermes": HERMES["forced"],
+    "lfm2": "<|tool_call_start|>[add(",
+    "minicpm": "<|tool_call_start|>\n```python\nadd(",
+    "granite": '<|tool_call|>[{"name": "add", "arguments":',
+}
+"""By format, for the templates of our own."""
+FAMILIES += [
+    Family(
+        f"own_{form}",
+        **IM,
+        form=form,
+        forced=FORCED[form],
+        source=source,
+        tokens=(*DEEPSEEK, "｜DSML｜") if form.startswith("deepseek") else (),
+        writes_reasoning=False,
+        typed=form in ("minimax_m2", "seed_oss", "minicpm5", "hunyuan_3", "deepseek_v32", "deepseek_v4"),
+        bare_keys=form in ("lfm2", "minicpm"),
+        calls_in_content=form in NO_CALLS_WRITTEN,
+    )
+    for form, source in (WRITES_CALLS | NO_CALLS_WRITTEN).items()
+]
+FAMILIES.append(
+    Family("own_minicpm_3", **IM, form="minicpm", forced=FORCED["minicpm"], source=MINICPM_3, bare_keys=True)
+)
+FAMILIES.append(
+    Family(
+        "own_lfm2_by_its_tokens",
+        **IM,
+        form="lfm2",
+        forced=FORCED["lfm2"],
+        source=NO_CALLS_WRITTEN["lfm2"].replace("<|tool_list_start|>", ""),
+        tokens=("<|tool_call_start|>", "<|tool_call_end|>"),
+        writes_reasoning=False,
+        bare_keys=True,
+        calls_in_content=True,
+    )
+)
 
 
 def write_family_dir(family: Family, path: Path) -> Path:
@@ -232,7 +297,9 @@ def write_family_dir(family: Family, path: Path) -> Path:
         config["bos_token"] = family.bos
     (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (path / "generation_config.json").unlink()
-    template = (TEMPLATES / f"{family.template}.jinja").read_text(encoding="utf-8")
+    template = family.source or (TEMPLATES / f"{family.template}.jinja").read_text(encoding="utf-8")
+    if not family.writes_tools:
+        template = "{{- tools | tojson if tools }}" + template
     (path / "chat_template.jinja").write_text(template, encoding="utf-8")
     return path
 
@@ -262,23 +329,12 @@ ADD = {
 QUESTION = {"role": "user", "content": "Grüße 🎉?"}
 
 
-@pytest.fixture(scope="session")
-def formats(tmp_path_factory):
-    made = {}
-
-    def make(family: Family, **template_kwargs) -> ChatFormat:
-        key = (family.template, *template_kwargs.items())
-        if key not in made:
-            path = write_family_dir(family, tmp_path_factory.mktemp(family.template))
-            made[key] = path, ChatFormat.load(path, template_kwargs=template_kwargs)
-        return made[key][1]
-
-    make.path = lambda family: (make(family), made[(family.template,)][0])[1]
-    return make
+EACH = settings(max_examples=settings.default.max_examples // 2)
+"""For a property that every one of some forty families is tried with."""
 
 
 def each(families=FAMILIES):
-    return pytest.mark.parametrize("family", families, ids=lambda family: family.template)
+    return each_row("family", families, ids=lambda family: family.template)
 
 
 def call(arguments, number=1, name="add"):
@@ -330,10 +386,10 @@ def assert_says(parsed: ParsedMessage, message) -> None:
 
 
 @each()
-def test_the_format_is_read_off_the_template_by_one_format_alone(formats, family):
+def test_the_format_is_found_by_trying_the_template(formats, family):
     assert formats(family).tool_call_format == family.form
-    source = (formats.path(family) / "chat_template.jinja").read_text(encoding="utf-8")
-    assert [name for name, form in FORMATS.items() if form.is_taught_by(source)] == [family.form] * family.calls
+    problem = formats(family).call_problem
+    assert (problem is None) == family.calls, problem
 
 
 @each()
@@ -349,7 +405,7 @@ def test_how_an_answer_ends(formats, family):
 def conversations(family: Family):
     """Conversations of any length that transformers can write with the template, in OpenAI's wire shape."""
     for message in answers(family):
-        if family.refused_by_transformers and "tool_calls" in message:
+        if (family.refused_by_transformers or family.calls_in_content) and "tool_calls" in message:
             continue
         last = [{"role": "assistant", "content": "Done."}] if results(message) else []
         whole = [QUESTION, message, *results(message), *last, QUESTION]
@@ -362,7 +418,7 @@ def for_transformers(family: Family, messages):
     messages = json.loads(json.dumps(messages))
     for message in messages:
         if "reasoning_content" in message:
-            message["thinking"] = message["reasoning_content"]
+            message["thinking"] = message["thought"] = message["reasoning_content"]
         if message["content"] is None and family.empty_content:
             message["content"] = ""
         for tool_call in message.get("tool_calls", ()):
@@ -437,7 +493,7 @@ def test_a_call_with_arguments_that_are_none_stays_in_the_text(formats, family):
     message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1, "text": "ü"})]}
     text = written_answer(formats(family), family, [QUESTION], message)
     text = text[text.index(FORMATS[family.form].call_start(None)) :]
-    broken = text.replace("{", "{{", 2).replace("<parameter=", "<parameter").replace("<arg_key>", "<arg_key")
+    broken = re.sub(r"<parameter|<param|<arg_key|DSML｜parameter|\bn=", r"\g<0>{", text.replace("{", "{{", 2))
     assert broken != text
     assert formats(family).parse_text(broken, [ADD], prompt=family.role) == ParsedMessage(broken, None, ())
 
@@ -475,6 +531,7 @@ def arguments_of(*, bare_keys: bool, typed: bool):
 
 
 @each(CALLING)
+@EACH
 @given(data=st.data())
 def test_any_call_reads_back(formats, family, data):
     arguments = data.draw(arguments_of(bare_keys=family.bare_keys, typed=family.typed))
@@ -498,9 +555,9 @@ def test_any_text_is_content_unchanged(formats, family, text):
 @each(CALLING)
 def test_a_forced_call_is_how_the_template_writes_it(formats, family):
     chat_format = formats(family)
-    start = chat_format.forced_start("tool_call", "add")
+    start = chat_format.write_forced_start("tool_call", "add")
     assert start == family.forced
-    assert start.startswith(chat_format.forced_start("tool_call"))
+    assert start.startswith(chat_format.write_forced_start("tool_call"))
     message = {"role": "assistant", "content": None, "tool_calls": [call({"n": 1, "text": "ü"})]}
     prompt = chat_format.render([QUESTION], [ADD])
     rendering = chat_format.render([QUESTION, message, *results(message)], [ADD], add_generation_prompt=False)
@@ -511,7 +568,7 @@ def test_a_forced_call_is_how_the_template_writes_it(formats, family):
     assert rest
     assert not FORMATS[family.form].read(lead).content
     assert_says(parse(chat_format, chat_format.encode(rest), [ADD], answer_start=start), message)
-    any_tool = chat_format.forced_start("tool_call")
+    any_tool = chat_format.write_forced_start("tool_call")
     _, _, rest = written.partition(any_tool.removeprefix(family.lead))
     assert_says(parse(chat_format, chat_format.encode(rest), [ADD], answer_start=any_tool), message)
 
@@ -519,7 +576,7 @@ def test_a_forced_call_is_how_the_template_writes_it(formats, family):
 @each()
 def test_a_forced_object_is_the_content(formats, family):
     chat_format = formats(family)
-    start = chat_format.forced_start("json_object")
+    start = chat_format.write_forced_start("json_object")
     assert start == family.lead + family.json_start
     output = chat_format.encode('"a": [1]}' + family.stops[0])
     assert parse(chat_format, output, [ADD], answer_start=start).content == '{"a": [1]}'
@@ -528,7 +585,7 @@ def test_a_forced_object_is_the_content(formats, family):
 @each([family for family in FAMILIES if not family.calls])
 def test_a_call_cannot_be_forced_where_none_is_known(formats, family):
     with pytest.raises(WorkflowError, match=r"astune\.model\.tool_call_format"):
-        formats(family).forced_start("tool_call", "add")
+        formats(family).write_forced_start("tool_call", "add")
 
 
 @each([family for family in FAMILIES if family.opens_thinking])
@@ -547,7 +604,7 @@ def test_a_prompt_that_opens_no_reasoning_says_so(formats):
     prompt = chat_format.render([QUESTION, message, *results(message)], [ADD])
     assert chat_format.parse_text("Four.", [ADD], prompt=prompt) == ParsedMessage("Four.", None, ())
     assert chat_format.parse_text("Four.", [ADD]) == ParsedMessage(None, "Four.", ())
-    assert chat_format.forced_start("json_object", prompt=prompt) == "{"
+    assert chat_format.write_forced_start("json_object", prompt=prompt) == "{"
 
 
 def test_gemma_opens_its_thinking_after_a_tool_result(formats):
@@ -556,11 +613,11 @@ def test_gemma_opens_its_thinking_after_a_tool_result(formats):
     prompt = chat_format.render([QUESTION, message, *results(message)], [ADD])
     assert chat_format.parse_text("Hm.\n<channel|>Four.", prompt=prompt) == ParsedMessage("Four.", "Hm.", ())
     assert chat_format.parse_text("Four.") == ParsedMessage("Four.", None, ())
-    assert chat_format.forced_start("json_object", prompt=prompt) == "\n<channel|>{"
+    assert chat_format.write_forced_start("json_object", prompt=prompt) == "\n<channel|>{"
 
 
 def test_glm_says_what_an_answer_without_thinking_begins_with(formats):
-    assert formats(family_of("glm4moe"), enable_thinking=False).forced_start("json_object") == "\n{"
+    assert formats(family_of("glm4moe"), enable_thinking=False).write_forced_start("json_object") == "\n{"
 
 
 def test_llama_marks_a_call_with_a_tag_too(formats):
@@ -570,7 +627,7 @@ def test_llama_marks_a_call_with_a_tag_too(formats):
     assert parse(chat_format, chat_format.encode(text + "<|eom_id|>"), [ADD]) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         'Sure: {"name": "add", "parameters": {}}',
@@ -601,7 +658,7 @@ def test_mistral_calls_inside_an_argument_are_an_argument(formats):
 HARMONY_CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"n":1}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         (HARMONY_CALL, ParsedMessage(None, None, (WrittenCall("add", '{"n":1}'),))),
@@ -624,7 +681,7 @@ def test_harmony_channels(formats, text, expected):
     assert parse(chat_format, chat_format.encode(text), [ADD]) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "<|channel|>commentary to=browser.search<|message|>{}",
@@ -647,7 +704,7 @@ def test_harmony_history_is_written_whole_or_refused(formats):
         chat_format.render([QUESTION, {**message, "tool_calls": [call({}), call({}, 2)]}], [ADD])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inside", ["{n:}", "{n:1", "{n:1 2}", "{:1}", '{text:<|"|>ü}', "{list:[1,,2]}", "{list:[1 2]}", "{n:1,}", "{n=1}"]
 )
 def test_malformed_gemma_calls_stay_in_the_text(formats, inside):
@@ -678,6 +735,64 @@ def test_the_text_of_arguments_that_were_sent_is_what_deepseek_is_given(formats)
     message = {"role": "assistant", "content": None, "tool_calls": [call({})]}
     message["tool_calls"][0]["function"]["arguments"] = '{"n":1e0,   "text":"\\u00fc"}'
     assert '```json\n{"n":1e0,   "text":"\\u00fc"}\n```' in chat_format.render([QUESTION, message], [ADD])
+
+
+def test_an_id_that_the_model_writes_is_the_calls(formats):
+    text = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:3<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    )
+    parsed = formats(family_of("own_kimi_k2")).parse_text(text, [ADD])
+    assert parsed == ParsedMessage(None, None, (WrittenCall("add", "{}", "functions.add:3"),))
+
+
+@each_row(
+    ("written", "arguments"),
+    [
+        ("n=-1, text='it\\'s', list=[true, None, 1.5]", {"n": -1, "text": "it's", "list": [True, None, 1.5]}),
+        ("from=1, object={'a': (1, \"b\")}", {"from": 1, "object": {"a": [1, "b"]}}),
+        ("text='two\nlines and a \\d'", {"text": "two\nlines and a \\d"}),
+        ("n=007", {"n": 7}),
+        ("1", None),
+        ("n=print(1)", None),
+        ("n=__import__", None),
+        ("n=1, n", None),
+    ],
+)
+def test_pythonic_arguments_are_literals(formats, written, arguments):
+    text = f"<|tool_call_start|>[add({written}), get-it.now()]<|tool_call_end|>"
+    parsed = formats(family_of("own_lfm2")).parse_text("Hm." + text, [ADD])
+    if arguments is None:
+        assert parsed == ParsedMessage("Hm." + text, None, ())
+    else:
+        assert [json.loads(each.arguments) for each in parsed.tool_calls] == [arguments, {}]
+        assert [each.name for each in parsed.tool_calls] == ["add", "get-it.now"]
+
+
+def test_calls_that_a_template_does_not_write_are_in_the_prompt_all_the_same(formats):
+    message = {"role": "assistant", "content": "I add.", "tool_calls": [call({"n": 1, "text": "ü"})]}
+    rendering = formats(family_of("own_lfm2")).render([QUESTION, message, *results(message)], [ADD])
+    assert 'I add.\n<|tool_call_start|>[add(n=1, text="ü")]<|tool_call_end|><|im_end|>' in rendering
+    message["tool_calls"][0]["function"]["arguments"] = "{"
+    with pytest.raises(WorkflowError, match="arguments of a call of 'add' are not the JSON text of an object"):
+        formats(family_of("own_lfm2")).render([QUESTION, message], [ADD])
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(folder).glob("*.jinja")) if (folder := os.environ.get("ASTUNE_TEMPLATES")) else [], ids=str
+)
+def test_a_template_of_a_folder_writes_calls_that_are_read_or_says_why_not(path, tmp_path):
+    """Such as a collection of the hub's templates: set ASTUNE_TEMPLATES to its folder. -rP shows what was found."""
+    write_test_model_dir(tmp_path)
+    plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    templates = {"tool_use" if "tool_use" in path.name else "default": path.read_text(encoding="utf-8")}
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    try:
+        chat_format = ChatFormat(tokenizer, {"default": plain} | templates, special_tokens={"eos_token": "<|im_end|>"})
+    except WorkflowError as error:
+        pytest.skip(f"does not work without more variables: {error}")
+    problem = chat_format.call_problem
+    print(f"{path.stem} | {chat_format.tool_call_format} | {'read back' if problem is None else problem.what}")
+    assert problem is None or not any(word in problem.fix for word in ("'auto'", chat_format.tool_call_format + ","))
 
 
 def test_the_config_names_every_format():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from astune.context_tracker.forks import BRANCH, OTHER_AGENT
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.token_ids import TokenIds
 from astune.types import Turn
 

@@ -1,11 +1,11 @@
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.prompt.answer_formats import FORMATS, THINK, detect_format, split_reasoning
+from astune.context_tracker.prompt.answer_formats import FORMATS, THINK, split_reasoning
 from astune.context_tracker.prompt.tool_calls import WrittenCall
+from tests.rows import each_row
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -46,8 +46,6 @@ def test_hermes_arguments_keep_the_text_that_was_sampled():
 def test_any_object_survives_as_hermes_arguments(arguments, indent):
     written = json.dumps(arguments, indent=indent)
     content, calls = split_tool_calls("Text. " + hermes("f", written) + "\n", "hermes")
-    if "</tool_call>" in written:  # the format cannot carry its own closing tag
-        return
     assert content == "Text."
     assert json.loads(calls[0].arguments) == arguments
 
@@ -59,7 +57,7 @@ def test_two_calls_and_the_text_around_them():
     assert calls == (WrittenCall("f", "{}"), WrittenCall("g", '{"x": [1, {"}": 2}]}'))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inside",
     [
         '{"name": "f", "arguments": {"x": 1}',
@@ -103,7 +101,7 @@ def test_qwen3_coder_parameters_take_the_type_of_the_schema():
     assert json.loads(call.arguments) == {"city": "5", "days": 5, "unit": None, "note": "line 1\n line 2"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "inside",
     [
         "<function=f>",
@@ -122,7 +120,7 @@ def test_format_none_reads_no_calls():
     assert split_tool_calls(hermes("f", "{}"), "none") == (hermes("f", "{}"), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "opened", "expected"),
     [
         ("<think>\nwhy\n</think>\n\nso", False, ("why", "so")),
@@ -143,5 +141,3 @@ def test_reasoning_is_split_from_the_text(text, opened, expected):
 def test_the_format_is_read_off_the_template(qwen3, qwen3_6):
     assert qwen3.tool_call_format == "hermes"
     assert qwen3_6.tool_call_format == "qwen3_coder"
-    assert detect_format("{{ messages }}") == "none"
-    assert detect_format("<|tool_calls_section_begin|><|tool_call_begin|>{{ call.arguments }}") == "none"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.encoding import LONG_TEXT
-from astune.context_tracker.prompt.vocabulary import Vocabulary
+from astune.context_tracker.prompt.encoding import LONG_TEXT, Vocabulary
 from astune.support.resources import tiny_model_dir
+from tests.rows import each_row
 
 TEMPLATE = {"default": "{% for message in messages %}{{ message.content }}{% endfor %}"}
 
@@ -101,7 +101,7 @@ UNBOUNDED = {
 }
 
 
-@pytest.mark.parametrize("name", UNBOUNDED)
+@each_row("name", UNBOUNDED)
 def test_a_vocabulary_without_a_bound_has_none(name):
     assert Vocabulary(UNBOUNDED[name]).most_bytes() is None
     assert ChatFormat(UNBOUNDED[name], TEMPLATE, special_tokens={}).least_tokens("a" * 1000) == 0

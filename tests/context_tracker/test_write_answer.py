@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astune.context_tracker.calls import Call, ChatRequest, read_answer
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
-from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Call, read_answer
 from astune.context_tracker.tracker import ContextTracker
 from astune.context_tracker.write_answer import answer_ids
 from astune.errors import WorkflowError
@@ -23,18 +22,12 @@ from tests.context_tracker.test_template_families import (
     answers,
     assert_says,
     call,
-    write_family_dir,
 )
+from tests.rows import each_row
 
 BY_NAME = {family.template: family for family in FAMILIES}
 SAID = ("qwen2_5", "qwen3", "mistral_v13", "deepseekv3")
 """Families whose templates write any text and any call as they are."""
-
-
-@pytest.fixture(scope="module")
-def formats(tmp_path_factory):
-    folders = {name: write_family_dir(family, tmp_path_factory.mktemp(name)) for name, family in BY_NAME.items()}
-    return {name: ChatFormat.load(folder) for name, folder in folders.items()}
 
 
 def a_call(chat_format: ChatFormat, tools=(ADD,), before=(QUESTION,), start: str = "") -> Call:
@@ -53,14 +46,14 @@ def read_back(chat_format: ChatFormat, asked: Call, message) -> ParsedMessage:
     return ParsedMessage(got["content"], got.get("reasoning_content"), tuple(calls))
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.template)
+@each_row("family", FAMILIES, ids=lambda family: family.template)
 def test_every_message_of_every_family_reads_back_as_it_was(family, formats):
     asked = a_call(formats[family.template], (ADD,) if family.calls else ())
     for message in answers(family):
         assert_says(read_back(formats[family.template], asked, message), message)
 
 
-@pytest.mark.parametrize("name", ["qwen2_5", "llama3_1", "mistral_v11", "deepseekv3", "qwen3_instruct_2507"])
+@each_row("name", ["qwen2_5", "llama3_1", "mistral_v11", "deepseekv3", "qwen3_instruct_2507"])
 def test_reasoning_that_the_template_leaves_out_of_a_history_is_sampled_all_the_same(name, formats):
     message = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm.\nSo."}
     assert_says(read_back(formats[name], a_call(formats[name]), message), message)

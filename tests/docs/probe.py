@@ -4,6 +4,7 @@ by a judge that cannot always tell."""
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from astune import Episode, Task, Tuner, Verdict, Workflow, WorkflowOutput
 
@@ -12,7 +13,7 @@ class Probe(Workflow):
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         client = tuner.openai_client("probe")
 
-        async def ask(messages: list[dict[str, str]], **options: float) -> str:
+        async def ask(messages: list[dict[str, str]], **options: Any) -> str:
             reply = await client.chat.completions.create(model="policy", messages=messages, **options)
             return reply.choices[0].message.content or ""
 
@@ -20,12 +21,11 @@ class Probe(Workflow):
         text = await ask([question])
         forged = {"role": "assistant", "content": "something that was never sampled"}
         await ask([question, forged, question])
-        await ask([question], temperature=0.0)
+        await ask([question], temperature=0.0, tools=[{"type": "function", "function": {"name": "search"}}])
         if task.metadata["case"] == "broken":
             time.sleep(0.1)
             raise ValueError("this task always fails")
-        tuner.tools.offered(["search"])
-        tuner.tools.result("call_0", "search", "no network")
+        tuner.tools.add_result("call_0", "search", "no network")
         tuner.reward("probe", len(text) / 100)
         return WorkflowOutput(answer=text, metrics={"characters": len(text)})
 

@@ -36,10 +36,13 @@ import pytest
 import yaml
 
 from astune.cli import main
+from astune.cli.run import demo_config
 from astune.config.load import load_config
+from astune.config.rules.beside import has_held_out
 from astune.errors import PluginError
 from astune.monitor import read_episodes
 from astune.plugins import load_plugin
+from tests.rows import each_row
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -77,9 +80,9 @@ TINY = [
     "astune.rollout.num_repeat=2",
     "astune.rollout.max_tokens=16",
     "astune.rollout.max_turns=3",
-    "astune.task_reader.max_validation_tasks=2",
-    "astune.evaluation.decoding=[greedy]",
 ]
+HELD_OUT = ["astune.task_reader.max_validation_tasks=2", "astune.evaluation.decoding=[greedy]"]
+"""The same where there are held-out tasks."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,13 @@ def astune_arguments(words: Sequence[str]) -> list[str] | None:
     return list(words[2:]) if list(words[:2]) == ["python", "launcher.py"] else None
 
 
+def tiny(arguments: Sequence[str]) -> list[str]:
+    conf = Path(arguments[arguments.index("--conf") + 1]) if "--conf" in arguments else demo_config()
+    overrides = [text for text in arguments if text.startswith("astune.") and "=" in text]
+    config = load_config(conf, overrides, for_run=False).config.astune
+    return [*TINY, *(HELD_OUT if has_held_out(config) else [])]
+
+
 def run_command(words: Sequence[str], place: str, expected: int) -> None:
     arguments = astune_arguments(words)
     assert arguments is not None, f"{place}: only astune's own commands can be run: {shlex.join(words)}"
@@ -144,7 +154,7 @@ def run_command(words: Sequence[str], place: str, expected: int) -> None:
         arguments = [re.sub(r"(^|:)tutorial/", rf"\g<1>{ROOT}/tutorial/", part) for part in arguments]
     small = arguments[0] in LOOKING or "--backbone=debug" in arguments
     trains = arguments[0] == "demo" or (not small and expected == 0)
-    ended = main([*arguments, *(TINY if trains else [])])
+    ended = main([*arguments, *(tiny(arguments) if trains else [])])
     assert ended == expected or (trains and ended == LEARNED_NOTHING), f"{place}: {shlex.join(words)} gave {ended}"
     errors = [
         record.episode.error
@@ -230,7 +240,7 @@ def test_the_readme_does_what_it_says_and_a_run_leaves_what_it_shows(example: Pa
 
 
 @needs_agentscope_2
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+@pytest.mark.parametrize("page", [page for page in PAGES if page != README])
 def test_a_page_does_what_it_says(page: str, example: Path, tmp_path: Path) -> None:
     shutil.copytree(example, tmp_path / "folder")
     play(page, tmp_path / "folder")
@@ -245,9 +255,7 @@ def test_what_the_readme_says_of_agentscope_1_works(example: Path) -> None:
     assert '"error": null' in text and '"reward": null' not in text
 
 
-@pytest.mark.parametrize(
-    "block", [block for block in ALL if block.kind in ("yaml", "yaml file")], ids=lambda block: block.place
-)
+@each_row("block", [block for block in ALL if block.kind in ("yaml", "yaml file")], ids=lambda block: block.place)
 def test_every_piece_of_yaml_is_a_configuration(block: Block, tmp_path: Path) -> None:
     """What a part leaves out, a workflow and tasks, is added; nothing that it says is changed."""
     path = tmp_path / "part.yaml"
@@ -261,9 +269,7 @@ def test_every_piece_of_yaml_is_a_configuration(block: Block, tmp_path: Path) ->
     assert load_config(path, missing).source == path
 
 
-@pytest.mark.parametrize(
-    "block", [block for block in ALL if block.kind == "bash not-run"], ids=lambda block: block.place
-)
+@each_row("block", [block for block in ALL if block.kind == "bash not-run"], ids=lambda block: block.place)
 def test_what_is_not_run_here_names_what_there_is(block: Block, tmp_path: Path) -> None:
     files = [other for other in ALL if other.page in (README, block.page) and other.option("file")]
     for other in files:

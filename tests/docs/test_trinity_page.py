@@ -1,34 +1,14 @@
-"""What the page of the trinity backbone lists is what the conversion does."""
+"""The figures on the page of the trinity backbone are those of the model."""
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-
-import pytest
 
 from astune.config.keys import value_at
 from astune.config.load import load_config
-from astune.support.resources import default_config_dir
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trinity.md").read_text(encoding="utf-8")
-TABLE = json.loads((default_config_dir() / "config_auto_convertion_trinity.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    ("sentence", "name"),
-    [
-        ("Keys that a run on Trinity refuses", "unsupported"),
-        ("With the tinker engine at an address of its own also:", "tinker"),
-    ],
-)
-def test_the_keys_that_are_refused_are_all_listed_with_the_reason_that_a_run_gives(sentence: str, name: str) -> None:
-    rows = PAGE.partition(sentence)[2].partition("| --- | --- |\n")[2].partition("\n\n")[0]
-    listed = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", rows, re.MULTILINE))
-    assert listed == {key: entry[name] for key, entry in TABLE.items() if name in entry}
-    assert listed
 
 
 def test_the_arithmetic_of_memory_is_that_of_the_model() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from astune.backbone.base import Backbone
 from astune.config.load import LoadedConfig
 from astune.types import RunReport
 
 
-class Trains:
+class Trains(Backbone):
     name = "trains"
     honours = frozenset({"astune"})
     ignored_sections = frozenset({"astune.debug"})

@@ -13,6 +13,8 @@ import pytest
 from astune.cli.doctor import doctor
 from astune.doctor import CheckedConfig, Finding, memory_estimate, run_checks, show, to_json
 from astune.doctor.checks import packages
+from astune.support import machine_memory
+from astune.support.file_kinds import Kind, kind_of
 from astune.support.terminal import Console
 from tests.doctor.sound_config import AGENT, BACKBONES, RunDoctor, lines, problems, rows, the_problem, write_config
 
@@ -47,8 +49,9 @@ def test_the_json_is_stable(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "loading the agent" in shown.err
     found = json.loads(shown.out)
     golden = json.loads(GOLDEN.read_text())
+    assert kind_of(found) is Kind.DOCTOR
     assert {key: found[key] for key in found if key != "findings"} == {k: golden[k] for k in golden if k != "findings"}
-    assert all(list(finding) == ["check", "level", "what", "where", "mend"] for finding in found["findings"])
+    assert all(list(finding) == ["check", "level", "what", "where", "fix"] for finding in found["findings"])
     assert [{name: f[name] for name in f if name != "what"} for f in found["findings"]] == golden["findings"]
 
 
@@ -57,16 +60,16 @@ def test_one_finding_is_shown_whole_where_nobody_looks_at_a_terminal(capsys: pyt
     show([Finding("warn", long, "x.yaml:3", "shorten it", "tasks")], Console(width=40))
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"WARN  tasks       {long}"
-    assert printed[1:] == [f"{'':18}at    x.yaml:3", f"{'':18}mend  shorten it", "0 would fail, 1 warning"]
+    assert printed[1:] == [f"{'':18}at    x.yaml:3", f"{'':18}fix   shorten it", "0 would fail, 1 warning"]
 
 
 def test_a_terminal_gets_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = [Finding("fail", "what " * 30, "x.yaml:3", "mend it", "tasks"), Finding("ok", "fine", check="tasks")]
+    findings = [Finding("fail", "what " * 30, "x.yaml:3", "fix it", "tasks"), Finding("ok", "fine", check="tasks")]
     show(findings, Console(width=60, force_terminal=True, color_system=None))
     printed = capsys.readouterr().out.splitlines()
     assert max(map(len, printed)) <= 60
     assert printed[0].startswith("FAIL  tasks  what what") and printed[-1] == "1 would fail, 0 warnings"
-    assert any(line.strip() == "mend  mend it" for line in printed)
+    assert any(line.strip() == "fix   fix it" for line in printed)
 
 
 def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
@@ -75,10 +78,10 @@ def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
     assert run(folder, changes={"seed": "x"}) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[3].startswith(
-        "skip  13 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
+        "skip  14 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
     )
     assert printed[3].endswith("run folder, online, memory: needs a configuration that loads; see 'config' above")
-    assert printed[4:] == ["1 would fail, 0 warnings, 13 not looked at"]
+    assert printed[4:] == ["1 would fail, 0 warnings, 14 not looked at"]
 
 
 def test_a_problem_without_a_fix_cannot_be_told() -> None:
@@ -94,7 +97,7 @@ def test_the_json_has_every_field_of_every_finding() -> None:
         "warn": 0,
         "ok": 0,
         "skip": 1,
-        "findings": [{"check": "judge", "level": "skip", "what": "äh", "where": "", "mend": ""}],
+        "findings": [{"check": "judge", "level": "skip", "what": "äh", "where": "", "fix": ""}],
     }
 
 
@@ -205,6 +208,11 @@ def test_packages_that_are_missing_or_old(run_doctor: RunDoctor, monkeypatch: py
     ("section", "missing", "fix"),
     [
         ({"model": {"lora": {"rank": 8}}}, "peft", 'pip install "astune[lora]"'),
+        (
+            {"model": {"attention": "flash_attention_2"}},
+            "flash-attn",
+            "pip install flash-attn==2.8.3 --no-build-isolation, or astune.model.attention: auto",
+        ),
         ({"trainer": {"optimizer": "adamw_8bit"}}, "bitsandbytes", "pip install bitsandbytes"),
         ({"model": {"lora": {"rank": 8, "base": "nf4"}}}, "bitsandbytes", "pip install bitsandbytes"),
     ],
@@ -215,7 +223,10 @@ def test_packages_that_one_setting_needs(
     pytest.importorskip("torch")
     versions = dict.fromkeys((*packages.LOCAL, "peft", "bitsandbytes", "agentscope"), "99") | {missing: None}
     monkeypatch.setattr(packages, "version_of", versions.get)
+    monkeypatch.setattr(machine_memory, "gpus", list)
     found = [each for each in run_doctor({"backbone": "local"} | section) if each.check == "packages"]
+    no_gpu = [each.what for each in found if each.what.endswith("this machine shows no GPU")]
+    assert len(no_gpu) == (missing == "flash-attn")
     assert (f"{missing} is not installed", fix) in [(each.what, each.fix) for each in found]
 
 

@@ -48,8 +48,18 @@ def test_the_doctor_names_a_scorer_that_there_is_not(run_doctor: RunDoctor) -> N
     assert found.check == "judge" and "unknown scorer 'maths'" in found.what and "'math'" in found.what
 
 
+def test_the_doctor_names_what_no_judge_reads_as_a_run_does(run_doctor: RunDoctor) -> None:
+    found = the_problem(run_doctor({"task_judge": {"tool_use": {"correctness": 1}}}))
+    assert (found.check, found.level) == ("judge", "fail") and "take the key out" in found.fix
+    assert "astune.task_judge.tool_use.correctness" in found.where
+    scorer = {"task_judge": {"scorers": {"own": "judge.py:judge"}}}
+    right = "def judge(task, episode):\n    return task.answer in episode.output.answer\n"
+    unnamed = the_problem(run_doctor(scorer, judge_py=right))
+    assert "no judge reads astune.task_judge.scorers: no task has a field 'scorer' that names one" in unnamed.what
+
+
 def test_the_doctor_has_nothing_to_try_on_judges_of_what_an_agent_does(run_doctor: RunDoctor) -> None:
-    findings = run_doctor({"task_judge": {"judge_protocol": "EnvServiceJudge"}})
+    findings = run_doctor({"task_judge": {"judge_protocol": "EnvServiceJudge", "answer_format": "auto"}})
     assert problems(findings) == []
     assert "EnvServiceJudge judges what the agent does" in judges(findings)[0]
 

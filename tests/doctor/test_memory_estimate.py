@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
+from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.doctor.memory_estimate import PROGRAMS, Extent, GpuOfRun, estimate
+from tests.rows import each_row
 
 QWEN3_8B = ModelSize(8_190_735_360, "", 36, 4096, 12288, 32, 8, 128, 151936, tied=False)
 GIB = 2**30
@@ -100,10 +101,10 @@ def test_who_does_not_train_needs_neither_gradient_nor_logits() -> None:
     assert [name.split(" (")[0] for name in estimate(QWEN3_8B, config_of(), extent)] == ["weights", "key-value cache"]
 
 
-@pytest.mark.parametrize(("hidden", "intermediate", "layers"), [(64, 256, 2), (128, 384, 3)])
-@pytest.mark.parametrize("rank", [None, 4])
+@each_row(("hidden", "intermediate", "layers"), [(64, 256, 2), (128, 384, 3)])
+@each_row(("rank", "attention"), [(None, "auto"), (4, "auto"), (None, "eager")])
 def test_activations_and_adapters_are_those_of_torch(
-    hidden: int, intermediate: int, layers: int, rank: int | None, tmp_path: Path
+    hidden: int, intermediate: int, layers: int, rank: int | None, attention: str, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -124,10 +125,10 @@ def test_activations_and_adapters_are_those_of_torch(
     )
     transformers.Qwen3ForCausalLM(shape).save_pretrained(tmp_path)
     size = read_size(tmp_path)
-    config = config_of(model={"path": str(tmp_path), "device": "cpu", "lora": {"rank": rank}})
+    config = config_of(model={"path": str(tmp_path), "device": "cpu", "lora": {"rank": rank}, "attention": attention})
     loaded = load_model(config.model)
     if rank is not None:
-        assert adapter_numbers(size, rank, ()) == sum(parameter.numel() for parameter in loaded.trained())
+        assert adapter_numbers(size, rank, ()) == sum(parameter.numel() for parameter in loaded.trainable())
     tokens = 300
     line = Timeline(
         "a", [3 + i % 60 for i in range(tokens)], (Span(0, 10, tokens, 0, 1.0, True, [-1.0] * (tokens - 10)),)
@@ -146,8 +147,8 @@ def test_activations_and_adapters_are_those_of_torch(
     for parameter in loaded.model.parameters():
         kept.pop(parameter.untyped_storage().data_ptr(), None)
     extent = Extent(reduced=False, trains=True, positions=tokens, tokens=tokens)
-    masks = estimate(size, config, extent)["attention masks"]
-    expected = tokens * layers * layer_bytes(size, 4, rank is not None) + masks
+    squares = sum(taken for name, taken in estimate(size, config, extent).items() if name.startswith("attention "))
+    expected = tokens * layers * layer_bytes(size, 4, rank is not None) + squares
     assert 1 / 1.8 < sum(kept.values()) / expected < 1.5  # on a CPU attention keeps no copies of keys
     assert math.isclose(size.parameters, sum(p.numel() for n, p in loaded.model.named_parameters() if "lora" not in n))
 
@@ -189,7 +190,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_parameters_told_from_a_configuration_are_those_of_the_model(family: str, tmp_path: Path) -> None:
     """Of a model on the hub there is no more than its config.json."""
     torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.backbone.model_size import read_size
+from astune.backbone.memory.model_size import read_size
 from astune.doctor.checks import memory
 from astune.support import machine_memory
 from astune.support.machine_memory import MachineMemory
@@ -19,6 +19,20 @@ from tests.doctor.sound_config import TRAINS, RunDoctor, lines, problems, rows, 
 MODEL = {"model": {"path": "./model"}}
 Change = Callable[[str], str]
 
+SHELL_AGENT = """
+from agentscope.agent import Agent
+from agentscope.message import UserMsg
+from agentscope.tool import Toolkit, Write
+
+from astune import Task, Tuner, WorkflowOutput
+from astune.workflow.agentscope import training_defaults
+
+async def agent(task: Task, tuner: Tuner) -> WorkflowOutput:
+    model, toolkit = tuner.model("solver"), Toolkit(tools=[Write()])
+    solver = Agent(name="solver", system_prompt="Solve.", model=model, toolkit=toolkit, **training_defaults())
+    reply = await solver.reply(UserMsg(name="user", content=task.query))
+    return WorkflowOutput(answer=reply.get_text_content())
+"""
 TOOL_AGENT = """
 from astune import Task, Tuner, WorkflowOutput
 
@@ -56,12 +70,12 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def test_a_target_of_adapters_that_no_layer_has_names_the_nearest(model: Path, run_doctor: RunDoctor) -> None:
-    lora = {"rank": 4, "targets": ["q_prj", "v_proj", "embed_tokens", "layers.1.mlp.up_proj"]}
-    said = [
-        row for row in problems(run_doctor({"model": {"path": "./model", "lora": lora}})) if "linear layer" in str(row)
-    ]
-    assert len(said) == 2  # the third is no linear layer
+    lora = {"rank": 4, "targets": ["q_prj", "v_proj", "embed_tokens", "layers.1.mlp.up_proj", "lm_head"]}
+    said = [row for row in problems(run_doctor({"model": {"path": "./model", "lora": lora}})) if "targets" in str(row)]
+    assert len(said) == 3
     assert "is called 'q_prj'. Did you mean 'q_proj'?" in str(said[0])
+    assert "'embed_tokens' is the model's embedding and no linear layer" in str(said[1])
+    assert "'lm_head' is the model's head, which stays as it is" in str(said[2])
 
 
 def test_an_adapter_in_the_place_of_a_model_wants_its_settings(folder: Path, run_doctor: RunDoctor) -> None:
@@ -127,8 +141,29 @@ def test_a_format_of_tool_calls_that_is_not_the_templates(model: Path, run_docto
 
 def test_a_template_without_tool_calls_for_an_agent_with_tools(model: Path, run_doctor: RunDoctor) -> None:
     found = the_problem(run_doctor({"model": {"path": "./model", "tool_call_format": "none"}}, agent_py=TOOL_AGENT))
-    assert (found.check, found.level) == ("dry run", "fail")
-    assert "offers tools, but how this model writes tool calls" in found.what and "hermes" in found.fix
+    assert (found.check, found.level) == ("template", "fail")
+    assert "astune.model.tool_call_format is 'none'" in found.what and "hermes" in found.fix
+
+
+def test_tools_that_act_on_this_machine_are_told_of_and_not_tried(folder: Path, run_doctor: RunDoctor) -> None:
+    pytest.importorskip("agentscope", minversion="2.0")
+    found = the_problem(run_doctor(agent_py=SHELL_AGENT))
+    assert (found.check, found.level) == ("dry run", "warn")
+    assert "its tools Write act on this machine, as the user" in found.what
+    assert {path.name for path in folder.iterdir()} <= {
+        "agent.py",
+        "train.jsonl",
+        "heldout.jsonl",
+        "x.yaml",
+        "__pycache__",
+    }
+
+
+def test_what_is_set_already_is_no_advice(model: Path, run_doctor: RunDoctor) -> None:
+    edit(model / "chat_template.jinja", """'", "arguments": ' }}""", """'", "args": ' }}""")
+    found = the_problem(run_doctor(MODEL, agent_py=TOOL_AGENT))
+    assert "could not be read off its chat template: the chat template writes a call as" in found.what
+    assert "'auto'" not in found.fix and "made for tools" in found.fix
 
 
 def test_a_template_that_drops_system_messages(model: Path, run_doctor: RunDoctor) -> None:

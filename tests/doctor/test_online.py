@@ -17,10 +17,10 @@ import yaml
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor import CheckedConfig, Finding, run_checks
 from astune.doctor.checks import packages
+from astune.online.store.versions import ModelVersion, add
 from astune.online.training.checkpoint import seal
 from astune.store.database import check_usable, open_database
-from astune.store.versions import ModelVersion, add
-from astune.support.serving import bound_socket, server_config, url_of
+from astune.support.http.serving import bound_socket, server_config, url_of
 from astune.testing import ScriptedOnlineService, ScriptedVllm, write_test_model_dir
 from tests.doctor.sound_config import BACKBONES, problems, the_problem
 from tests.store.databases import url as url
@@ -106,6 +106,9 @@ def test_a_store_that_is_there_is_looked_at_and_not_written_to(look: Doctor, url
         assert "its newest version is 1, and its checkpoint is whole" in said(
             look({"store": url, "folder": str(folder)})
         )
+        (folder / "keep_versions").touch()
+        assert "no old version is deleted" in the_problem(look({"store": url, "folder": str(folder)})).what
+        (folder / "keep_versions").unlink()
         (checkpoint / "weights").write_text("2")
         problem = the_problem(look({"store": url, "folder": str(folder)}))
         assert "the newest version is 1, and the checkpoint" in problem.what and problem.where.endswith("folder")
@@ -114,6 +117,24 @@ def test_a_store_that_is_there_is_looked_at_and_not_written_to(look: Doctor, url
         assert "upgraded by a newer ASTune" in the_problem(look({"store": url, "folder": str(folder)})).what
     if not url.startswith("sqlite"):
         assert "this is --offline" in said(look({"store": url}, offline=True))
+
+
+def test_tables_that_are_not_as_they_were_made_are_named(look: Doctor, url: str) -> None:
+    with closing(open_database(url)) as database, database.writing() as connection:
+        for statement in (
+            "DROP INDEX ix_turns_history",
+            "ALTER TABLE audit DROP COLUMN role",
+            "ALTER TABLE audit ADD COLUMN more INTEGER",
+            "DROP TABLE exposures",
+            "CREATE TABLE of_somebody_else (id INTEGER)",
+            "CREATE INDEX ix_of_ours ON audit (subject)",
+        ):
+            connection.execute(sa.text(statement))
+    problem = the_problem(look({"store": url}))
+    wrong = "audit.more is unknown; audit.role is missing; ix_turns_history of turns is missing; the table exposures is"
+    assert (
+        problem.level == "fail" and wrong in problem.what and "ours" not in problem.what and "else" not in problem.what
+    )
 
 
 def test_an_empty_database_gets_no_tables(look: Doctor, url: str) -> None:

@@ -15,6 +15,7 @@ from tests.doctor.sound_config import AGENT, RunDoctor, lines, problems, rows, t
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
+NO_JUDGE = {"task_judge": {"judge_protocol": None, "answer_format": "auto"}}
 ENVIRONMENT = {"judge_protocol": "EnvServiceJudge", "answer_format": "auto"}
 CALL = 'await tuner.openai_client("solver").chat.completions.create(model="policy", messages=messages)'
 
@@ -147,24 +148,24 @@ FAULTS = {
     ),
     "a workflow that does not import": Fault(
         {}, {"agent_py": AGENT + "\nTOOLS = make_tools()\n"}, "workflow", "fail",
-        "agent.py:10: `TOOLS = make_tools()`: NameError", f"x.yaml:11: {PROTOCOL}", "mend the line that is named",
+        "agent.py:10: `TOOLS = make_tools()`: NameError", f"x.yaml:11: {PROTOCOL}", "fix the line that is named",
     ),
     "a mistyped workflow": Fault(
         {"rollout": {"agentscope_learn_protocol": "agent.py:agnet"}}, {}, "workflow", "fail", "Did you mean 'agent'?",
         PROTOCOL, "a class or function that there is",
     ),
-    "a workflow that is not async": Fault(
-        {}, {"agent_py": "def agent(task, model):\n    pass\n"}, "workflow", "fail", "is not async", PROTOCOL,
-        "async function of (task, model)",
+    "a workflow that yields": Fault(
+        {}, {"agent_py": "def agent(task, model):\n    yield 1\n"}, "workflow", "fail", "is a generator", PROTOCOL,
+        "function of (task, tuner) or (task, model)",
     ),
     "a workflow with a parameter that nothing gives": Fault(
         {}, {"agent_py": "async def agent(task, modle):\n    pass\n"}, "workflow", "fail", "Did you mean 'model'?",
-        PROTOCOL, "async function of (task, model)",
+        PROTOCOL, "function of (task, tuner) or (task, model)",
     ),
     "a workflow that cannot be made": Fault(
         {}, {"agent_py": "from astune import Workflow\nclass agent(Workflow):\n    def __init__(self):\n"
              "        self.key = {}['KEY']\n    async def execute(self, task, tuner):\n        pass\n"},
-        "workflow", "fail", "KeyError: 'KEY' at `self.key = {}['KEY']`", "agent.py:4", "mend __init__",
+        "workflow", "fail", "KeyError: 'KEY' at `self.key = {}['KEY']`", "agent.py:4", "fix __init__",
     ),
     "a workflow that raises": Fault(
         {}, agent("return task.metadata['solution']"), "dry run", "fail",
@@ -211,16 +212,16 @@ FAULTS = {
         "raise it",
     ),
     "no judge and no reward": Fault(
-        {"task_judge": {"judge_protocol": None}}, {}, "dry run", "fail", "returned no reward, and there is no judge",
-        PROTOCOL, "mend the judge",
+        NO_JUDGE, {}, "dry run", "fail", "returned no reward, and there is no judge",
+        PROTOCOL, "fix the judge",
     ),
     "a reward that is always the same": Fault(
-        {"task_judge": {"judge_protocol": None}}, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.5)"),
+        NO_JUDGE, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.5)"),
         "dry run", "fail", "rewards a wrong answer ('3': 0.5) as well as the right one", PROTOCOL,
         "let reward=... compare",
     ),
     "a reward that never comes": Fault(
-        {"task_judge": {"judge_protocol": None}}, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.0)"),
+        NO_JUDGE, agent(f"{CALL}\n    return WorkflowOutput(answer='x', reward=0.0)"),
         "dry run", "warn", "gave no reward (0) for the right answer", PROTOCOL, "let reward=... compare",
     ),
     "a judge beside a reward": Fault(
@@ -240,7 +241,7 @@ FAULTS = {
     "a judge that raises": Fault(
         OWN_JUDGE, judge("return task.metadata['solution'] == episode.output.answer"), "judge", "fail",
         "fails on 3 of 3 right answers, first on that of train.jsonl:1: KeyError: 'solution'", "judge.py:4",
-        "mend the judge",
+        "fix the judge",
     ),
     "a judge that never says yes": Fault(
         OWN_JUDGE, judge("return task.answer is episode"), "judge", "fail",
@@ -302,6 +303,15 @@ FAULTS = {
         {"task_reader": {"jsonl": {"validation": {"file_path": None}}}, "evaluation": {"before": True}}, {}, "training",
         "warn", "there are no held-out tasks", "astune.evaluation.before", "validation.file_path",
     ),
+    "a best checkpoint by a metric that the judge does not give": Fault(
+        {"trainer": {"keep_best": "eval/greedy/judge/answer_fund"}, "evaluation": {"every": 5}}, {}, "training", "warn",
+        "no such metric of the episode of the dry run", "astune.trainer.keep_best", "eval/greedy/judge/answer_found",
+    ),
+    "a best checkpoint by success, of which the judge says nothing": Fault(
+        {**OWN_JUDGE, "trainer": {"keep_best": "eval/greedy/success"}, "evaluation": {"every": 5}},
+        judge('return 1.0 * str(episode.output.answer).endswith(f" {task.answer}.")'), "training", "warn",
+        "the judge does not say what succeeds", "astune.trainer.keep_best", "eval/greedy/reward",
+    ),
     "no such advantage": Fault(
         {"algorithm": {"advantage": "grp"}}, {}, "training", "fail", "Did you mean 'grpo'?",
         "astune.algorithm.advantage",
@@ -338,10 +348,10 @@ FAULTS = {
 @pytest.mark.fault(
     "What a run says",
     "a fault is put into a configuration, its tasks, its model or its workflow",
-    "the doctor names it, and what it advises mends it",
+    "the doctor names it, and what it advises fixes it",
 )
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found_named_and_can_be_mended(name: str, run_doctor: RunDoctor) -> None:
+def test_a_fault_is_found_named_and_can_be_fixed(name: str, run_doctor: RunDoctor) -> None:
     fault = FAULTS[name]
     found = the_problem(run_doctor(fault.changes, **fault.files))
     assert (found.check, found.level) == (fault.check, fault.level)

@@ -27,10 +27,23 @@ def test_epochs_are_no_fault(run_doctor: RunDoctor) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trinity") is not None, reason="Trinity is installed here")
-@pytest.mark.parametrize(("model", "trainer"), [("tiny", "tinker"), ("Qwen/Qwen3-8B", "verl")])
-def test_packages_that_are_missing_are_all_named(run_doctor: RunDoctor, model: str, trainer: str) -> None:
-    changes = {"backbone": "trinity", "model": {"path": model}}
-    (found,) = [finding for finding in problems(run_doctor(changes)) if finding.check == "packages"]
-    for package in ("trinity-rft", "ray", trainer, "vllm"):
+@pytest.mark.parametrize(
+    ("model", "trainers"),
+    [
+        ({"path": "tiny"}, ["tinker"]),
+        ({"path": "Qwen/Qwen3-8B"}, ["verl", "flash-attn"]),
+        ({"path": "Qwen/Qwen3-8B", "attention": "sdpa"}, ["verl"]),
+    ],
+)
+def test_packages_that_are_missing_are_all_named(
+    run_doctor: RunDoctor, model: dict[str, str], trainers: list[str]
+) -> None:
+    (found,) = [
+        finding
+        for finding in problems(run_doctor({"backbone": "trinity", "model": model}))
+        if finding.check == "packages"
+    ]
+    for package in ("trinity-rft", "ray", *trainers, "vllm"):
         assert f"{package} is not installed" in found.what
+    assert ("flash-attn" in found.what) == ("flash-attn" in trainers)
     assert "external/trinity" in found.fix

@@ -31,7 +31,22 @@ def test_packages_that_are_missing_are_all_named(run_doctor: RunDoctor) -> None:
     (found,) = [each for each in problems(run_doctor({"backbone": "verl"})) if each.check == "packages"]
     for package in ("verl", "ray", "hydra-core"):
         assert f"{package} is not installed" in found.what
-    assert "vllm" not in found.what and "external/verl" in found.fix
+    assert "vllm" not in found.what and "flash-attn" not in found.what and "external/verl" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "needed"),
+    [({}, True), ({"attention": "sdpa"}, False), ({"attention": "eager"}, False), ({"dtype": "float32"}, False)],
+)
+def test_flash_attn_is_asked_for_where_gpus_train_with_it(
+    model: dict[str, str], needed: bool, run_doctor: RunDoctor
+) -> None:
+    findings = run_doctor({"backbone": "verl", "model": {"device": "cuda"} | model})
+    told = " ".join(each.what for each in problems(findings) if each.check == "packages")
+    said = (
+        "the attention 'flash_attention_2' of training workers on GPUs lacks its package: flash-attn is not installed"
+    )
+    assert (said in told) == needed and ("go without: astune.model.attention: sdpa" in told) == needed
 
 
 def memory_of(findings: list[Finding], level: str = "ok") -> list[Finding]:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
+import threading
 from email.utils import formatdate
 from random import Random
 
@@ -17,6 +17,7 @@ from astune.config.tasks import EnvServiceConfig
 from astune.environment.environment_base import Environment, Instance, Observation
 from astune.environment.server import EnvServer
 from astune.errors import ConfigError, EnvServiceError
+from tests.passing_time import pass_time
 
 CALLS = ("create", "step", "evaluate", "get_info", "release")
 INSTANCE = EnvInstance("http://unused", "train/t1/0", "game", "t")
@@ -36,7 +37,7 @@ async def until(condition):
         while not condition():
             await asyncio.sleep(0.005)
 
-    await asyncio.wait_for(waits(), 10)
+    await asyncio.wait_for(waits(), 60)
 
 
 # -- what is sent -------------------------------------------------------------------------------------------------
@@ -134,7 +135,8 @@ def test_pauses_double_up_to_a_limit_and_last_as_long_as_the_service_asks():
 # -- what is left behind ------------------------------------------------------------------------------------------
 
 
-async def test_256_calls_at_a_time_share_connections_that_are_kept(service):
+async def test_256_calls_at_a_time_share_connections_that_are_kept(service, monkeypatch):
+    monkeypatch.setattr(env_requests, "KEEP_ALIVE_SECONDS", 600.0)
     client, before = EnvServiceClient(f"{service.url}/many/well"), service.accepted
     for _ in range(2):
         await asyncio.gather(*(client.step(INSTANCE, {"content": str(n)}, number=n) for n in range(256)))
@@ -174,7 +176,7 @@ async def test_cancellation_passes_through_at_once_and_hangs_up(service, fault, 
     await until(lambda: all(service.seen[f"cancelled-{fault}", call] for call in CALLS))
     for task in tasks:
         task.cancel()
-    given = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    given = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
     first_step = given[1] if fault == "500" else None  # it is not repeated, and may have failed before
     assert all(isinstance(one, asyncio.CancelledError) or one is first_step for one in given)
     await service.is_left_alone()
@@ -196,7 +198,7 @@ async def test_calls_cancelled_at_any_moment_leave_nothing_open(service):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    await asyncio.wait_for(asyncio.gather(*(cut_short() for _ in range(100))), 10)
+    await asyncio.wait_for(asyncio.gather(*(cut_short() for _ in range(100))), 60)
     await service.is_left_alone()
     assert await do(EnvServiceClient(f"{service.url}/then/well"), "evaluate") == 0.25
 
@@ -235,19 +237,20 @@ def test_a_client_may_be_used_on_loops_one_after_another_which_end_without_a_war
 
 
 class Slow(Environment):
-    """Takes longer for everything than the client waits."""
+    """Does nothing until it may."""
 
     env_type = "slow"
 
     def __init__(self):
         self.created = self.stepped = self.closed = 0
+        self.may = threading.Event()
 
     def task_ids(self, split):
         return ["1"]
 
     def create(self, task_id, params):
         self.created += 1
-        time.sleep(0.3)
+        self.may.wait(60)
         return SlowInstance(self)
 
 
@@ -260,7 +263,7 @@ class SlowInstance(Instance):
 
     def step(self, action):
         self.world.stepped += 1
-        time.sleep(0.3)
+        self.world.may.wait(60)
         return Observation(({"role": "user", "content": f"step {self.world.stepped}"},), reward=1.0)
 
     def evaluate(self):
@@ -270,13 +273,34 @@ class SlowInstance(Instance):
         self.world.closed += 1
 
 
-async def test_our_service_acts_once_for_all_attempts_at_a_call(short_pauses):
+@pytest.fixture
+def pauses(short_pauses, monkeypatch):
+    """An entry for each time that a client waited before it asked again."""
+    pauses, pause = [], env_service._pause
+    monkeypatch.setattr(env_service, "_pause", lambda *arguments: pauses.append(1) or pause(*arguments))
+    return pauses
+
+
+async def test_our_service_acts_once_for_all_attempts_at_a_call(pauses):
     world = Slow()
+
+    async def given_up_once(call, begun):
+        world.may.clear()
+        answer = asyncio.create_task(call)
+        await until(begun)
+        pass_time(61)
+        before = len(pauses)
+        await until(lambda: len(pauses) > before)
+        world.may.set()
+        return await answer
+
     with EnvServer([world]) as server:
-        client, instance = EnvServiceClient(server.url, timeout=0.1, retries=99), EnvInstance(server.url, "i-1", "slow")
-        await client.create(None, "1", "i-1")
-        said = [(await client.step(instance, LEFT, number=n)).messages[0]["content"] for n in range(2)]
-        assert said == ["step 1", "step 2"] and await client.evaluate(instance) == 2.0
+        client, instance = EnvServiceClient(server.url, timeout=60), EnvInstance(server.url, "i-1", "slow")
+        await given_up_once(client.create(None, "1", "i-1"), lambda: world.created == 1)
+        for n in (1, 2):
+            state = await given_up_once(client.step(instance, LEFT, number=n - 1), lambda n=n: world.stepped == n)
+            assert state.messages[0]["content"] == f"step {n}"
+        assert await client.evaluate(instance) == 2.0
         assert (await client.info(instance))["steps"] == 2
         await client.release(instance)
         await client.release(instance)
@@ -285,10 +309,10 @@ async def test_our_service_acts_once_for_all_attempts_at_a_call(short_pauses):
             await client.step(instance, LEFT, number=2)
 
 
-async def test_create_gets_the_room_that_another_gives_back(short_pauses, monkeypatch):
-    pauses, pause = [], env_service._pause
-    monkeypatch.setattr(env_service, "_pause", lambda *arguments: pauses.append(1) or pause(*arguments))
-    with EnvServer([Slow()], max_instances=1) as server:
+async def test_create_gets_the_room_that_another_gives_back(pauses):
+    world = Slow()
+    world.may.set()
+    with EnvServer([world], max_instances=1) as server:
         client = EnvServiceClient(server.url)
         await client.create(None, "1", "first")
         second = asyncio.create_task(client.create(None, "1", "second"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from astune.clients import env_replies
 from astune.clients.env_replies import EnvState
+from tests.rows import each_row
 
 HELLO = {"role": "user", "content": "Hello"}
 CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
@@ -15,7 +16,7 @@ PARTS = {"role": "tool", "content": [{"type": "text", "text": "Hello"}], "tool_c
 TOOL = {"type": "function", "function": {"name": "move"}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("state", "messages"),
     [
         ([HELLO, CALLS, PARTS], (HELLO, CALLS, PARTS)),
@@ -37,7 +38,7 @@ def test_a_state_has_reward_end_and_tools():
     assert env_replies.state({"data": {"state": "Hello", "info": None}}).info == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "expected"),
     [
         (None, 'expected {"data": {"state": messages'),
@@ -68,7 +69,7 @@ def test_what_is_no_state_is_refused(data, expected):
         env_replies.state({"data": data})
 
 
-@pytest.mark.parametrize("data", [None, "1", True, [1], {}, float("nan"), float("-inf"), 10**400])
+@each_row("data", [None, "1", True, [1], {}, float("nan"), float("-inf"), 10**400])
 def test_what_is_no_score_is_refused(data):
     with pytest.raises(ValueError, match="expected a finite number for data, the score"):
         env_replies.score({"data": data})

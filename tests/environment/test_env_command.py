@@ -12,6 +12,7 @@ import pytest
 from astune.cli import env, main
 from astune.environment.registry import BUILT_IN
 from astune.errors import ConfigError
+from tests.rows import each_row
 
 GOOD = """
 import random, sqlite3, threading
@@ -79,7 +80,7 @@ def test_a_good_environment_has_no_fault(tmp_path: Path, capsys: pytest.CaptureF
     "an environment of one's own breaks the contract",
     "`astune env check` says what is broken",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("good", "bad", "fault"),
     [
         ("return [str(number)", "return [number", "an id must be a text, found 0"),
@@ -140,7 +141,7 @@ def test_list_names_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in printed for name in BUILT_IN) and "my_file.py:MyClass" in printed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "message"),
     [
         (["--env", "{spec}", "--option", "sise=2"], "no option 'sise'. Did you mean 'size'?"),

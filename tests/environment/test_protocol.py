@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from astune.environment.protocol import CALLS, ERRORS, Created, Failure, StepRequest, parse, read_action
 from astune.plugins import load_plugin
 from astune.testing import EnvServer
 from tests.environment.rooms import Rooms
+from tests.rows import each_row
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "environment_service.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_the_page_has_an_environment_of_at_most_30_lines() -> None:
     assert len([line for line in text.splitlines() if line.strip()]) <= 30
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "text", "calls"),
     [
         ({"content": "hi"}, "hi", []),

@@ -8,6 +8,7 @@ import pytest
 
 from astune.environment.registry import BUILT_IN, load_environment, spec_of
 from astune.errors import ConfigError, MissingDependency, PluginError
+from tests.rows import each_row
 
 ROOMS = f"{Path(__file__).parent}/rooms.py:Rooms"
 
@@ -28,7 +29,7 @@ def test_what_ships_is_named_as_it_is_asked_for(name: str) -> None:
     environment.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "options", "message"),
     [
         (ROOMS, {"dors": 3}, "no option 'dors'. Did you mean 'doors'? Its options: doors=1, colour='white'"),
@@ -45,7 +46,7 @@ def test_wrong_options_are_told_with_those_there_are(spec: str, options: dict[st
     assert message in str(told.value) and repr(spec) in str(told.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "error", "message"),
     [
         ("class E: pass", PluginError, "derived from astune.environment.Environment"),

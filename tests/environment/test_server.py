@@ -22,6 +22,7 @@ from astune.environment.protocol import MAX_ID, Created, EnvironmentInfo, Instan
 from astune.errors import ConfigError
 from astune.testing import EnvServer
 from tests.environment.rooms import LOOK, Caller, Rooms, eventually
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 Serve = Callable[..., Caller]
@@ -93,7 +94,7 @@ def test_get_info_without_an_instance_describes_the_type(caller: Caller) -> None
     assert info == {"env_type": "rooms"} == caller.data("get_info")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "body", "status", "code", "message"),
     [
         ("get_env_profile", {"params": {"split": "dev"}}, 404, "unknown_split", "no split 'dev'"),
@@ -131,7 +132,7 @@ def test_what_cannot_be_answered_says_why(
     assert caller.live == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"instance_id": "\\ud800"}'])
+@each_row("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"instance_id": "\\ud800"}'])
 def test_a_body_that_is_no_object_is_a_bad_request(shared: tuple[Caller, Rooms], body: bytes) -> None:
     response = shared[0].http.post("/evaluate", content=body, headers=JSON)
     assert response.status_code == 400 and response.json()["error"]["code"] == "bad_request"
@@ -146,7 +147,7 @@ def test_a_body_that_is_too_large_is_refused(shared: tuple[Caller, Rooms]) -> No
 @pytest.mark.fault(
     "Tools and environments", "an environment raises in a step", "the call fails with its message, the instance stays"
 )
-@pytest.mark.parametrize(
+@each_row(
     ("said", "message"),
     [
         ("raise", "ZeroDivisionError: the floor is missing"),
@@ -519,7 +520,7 @@ async def test_many_clients_at_once_leave_nothing_behind(caller: Caller, rooms: 
 @pytest.mark.fault(
     "Tools and environments", "a page in a browser calls the service, by its Origin or by DNS rebinding", "refused: 403"
 )
-@pytest.mark.parametrize(
+@each_row(
     ("headers", "status"),
     [
         ({}, 200),

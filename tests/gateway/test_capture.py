@@ -15,6 +15,7 @@ from astune.errors import RolloutError
 from astune.gateway.app import openai_app
 from astune.gateway.server import http_server
 from astune.testing import write_test_model_dir
+from tests.passing_time import pass_time
 
 HI = [{"role": "user", "content": "Hi"}]
 TOOLS = [
@@ -165,13 +166,15 @@ async def test_limits_are_bad_requests_with_a_code_and_are_remembered(make_tuner
             await ask(client, [{"role": "user", "content": "word " * 50}])
         with pytest.raises(openai.BadRequestError) as text:
             await client.completions.create(model="m", prompt="word " * 50)
+        assert [type(error).__name__ for error in tuner.failures] == ["ContextOverflow", "ContextOverflow"]
         await ask(client)
+        assert (tuner.failures, tuner.recovered) == ([], 2)
         with pytest.raises(openai.BadRequestError) as turns:
             await ask(client)
     assert (overflow.value.code, overflow.value.param) == ("context_length_exceeded", "messages")
     assert (text.value.code, text.value.param) == ("context_length_exceeded", "prompt")
     assert turns.value.code == "max_turns_exceeded"
-    assert [type(error).__name__ for error in tuner.failures] == ["ContextOverflow", "ContextOverflow", "TooManyTurns"]
+    assert [type(error).__name__ for error in tuner.failures] == ["TooManyTurns"]
     assert len(tracker.turns) == 1
 
 
@@ -395,13 +398,14 @@ async def test_an_openai_client_that_times_out_and_asks_again_leaves_one_turn(ma
     async def slow_at_first(prompt_ids, sampling):
         if cancelled:
             return await generate(prompt_ids, sampling)
+        pass_time(61)
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.append(True)
 
     policy.generate = slow_at_first
-    async with openai.AsyncOpenAI(base_url=tuner.base_url(), api_key="x", max_retries=1, timeout=0.3) as client:
+    async with openai.AsyncOpenAI(base_url=tuner.base_url(), api_key="x", max_retries=1, timeout=60) as client:
         assert (await ask(client)).choices[0].message.content == "Hello"
     assert cancelled == [True]
     assert len(tracker.turns) == 1
@@ -417,11 +421,11 @@ async def test_a_client_that_goes_away_cancels_its_call(endless):
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /{path}/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
-    await asyncio.wait_for(call.begun.wait(), 10)
+    await asyncio.wait_for(call.begun.wait(), 60)
     assert not call.cancelled.is_set()
     writer.close()
     await writer.wait_closed()
-    await asyncio.wait_for(call.cancelled.wait(), 10)
+    await asyncio.wait_for(call.cancelled.wait(), 60)
     assert tracker.turns == ()
     assert tracker.lost_calls == 1
 

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from astune.gateway.chat_completions import KNOWN, parse_chat_completion
 from astune.gateway.errors import ApiError
+from tests.rows import each_row
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -57,7 +58,7 @@ def test_a_tool_call_can_be_forced(choice, tool):
     assert parse(tools=TOOLS).request.force is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "tools"),
     [
         ("required", []),
@@ -82,9 +83,7 @@ def test_json_is_forced_where_no_tool_is_offered():
     assert parse(response_format={"type": "text"}).request.force is None
 
 
-@pytest.mark.parametrize(
-    ("stop", "texts"), [("\n", ("\n",)), (["a", "b"], ("a", "b")), ([], ()), ("", ()), (["", "a"], ("a",))]
-)
+@each_row(("stop", "texts"), [("\n", ("\n",)), (["a", "b"], ("a", "b")), ([], ()), ("", ()), (["", "a"], ("a",))])
 def test_stop_is_a_text_or_up_to_four(stop, texts):
     assert parse(stop=stop).request.stop == texts
 
@@ -114,7 +113,7 @@ def test_what_real_clients_add_to_messages_and_tools_is_accepted():
     assert list(parse(messages=messages, tools=tools).request.messages) == messages
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("frequency_penalty", 0.5),
@@ -140,13 +139,13 @@ def test_a_mistyped_option_gets_the_nearest_name():
     assert "Did you mean 'temperature'?" in refusal(tempreature=1).message
 
 
-@pytest.mark.parametrize(("field", "values"), KNOWN.neutral.items())
+@each_row(("field", "values"), KNOWN.neutral.items())
 def test_an_option_at_the_value_that_asks_for_nothing_is_accepted(field, values):
     for value in values:
         assert parse(**{field: value}).request == parse().request
 
 
-@pytest.mark.parametrize("field", sorted(KNOWN.ignored))
+@each_row("field", sorted(KNOWN.ignored))
 def test_fields_that_cannot_change_a_token_are_accepted(field):
     assert parse(**{field: "x"}).request == parse().request
 
@@ -164,7 +163,7 @@ def test_no_unknown_option_is_ever_ignored(name, value):
     assert refusal(**{name: value}).param == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "param"),
     [
         ({"messages": []}, "messages"),

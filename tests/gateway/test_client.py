@@ -108,3 +108,23 @@ async def test_what_an_agent_changes_in_its_messages_is_seen_and_changes_no_earl
     messages[0]["content"] = "2 + 3?"
     await create(model="m", messages=messages)
     assert [turn.messages[0]["content"] for turn in tracker.turns] == ["2 + 2?", "2 + 3?"]
+
+
+@pytest.mark.parametrize("over_http", [{}, {"stream": True}])
+async def test_a_blocking_client_gives_in_a_thread_what_the_async_one_gives(
+    make_tuner: Any, over_http: dict[str, Any]
+) -> None:
+    tuner, tracker, _ = make_tuner(lambda prompt: "4")
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "2 + 2?"}], **over_http}
+
+    def told(answer: Any) -> Any:
+        return [each.choices for each in answer] if over_http else answer.choices
+
+    blocking = tuner.openai_client("solver", sync=True)
+    answer = await asyncio.to_thread(lambda: told(blocking.chat.completions.create(**body)))
+    expected = await tuner.openai_client("solver").chat.completions.create(**body)
+    assert answer == ([each.choices async for each in expected] if over_http else expected.choices)
+    assert len(tracker.turns) == 2
+    with pytest.raises(openai.BadRequestError, match="messages"):
+        await asyncio.to_thread(blocking.chat.completions.create, **body | {"messages": []})
+    blocking.close()

@@ -2,20 +2,19 @@ import pytest
 
 from astune.gateway.completions import KNOWN, parse_completion
 from astune.gateway.errors import ApiError
+from tests.rows import each_row
 
 
 def parse(**fields):
     return parse_completion({"model": "m", "prompt": "Hi", **fields})
 
 
-@pytest.mark.parametrize(
-    ("given", "prompt"), [("Hi", "Hi"), (["Hi"], "Hi"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ([0], (0,))]
-)
+@each_row(("given", "prompt"), [("Hi", "Hi"), (["Hi"], "Hi"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ([0], (0,))])
 def test_a_prompt_is_a_text_or_token_ids(given, prompt):
     assert parse(prompt=given).request.prompt == prompt
 
 
-@pytest.mark.parametrize("prompt", [None, "", [], [[]], [""], 3, [1, -1], [1, True], [1, 2.0], [1, "a"], [2**31], {}])
+@each_row("prompt", [None, "", [], [[]], [""], 3, [1, -1], [1, True], [1, 2.0], [1, "a"], [2**31], {}])
 def test_what_cannot_be_continued_is_refused(prompt):
     with pytest.raises(ApiError) as error:
         parse(prompt=prompt)
@@ -37,13 +36,13 @@ def test_options_reach_the_tracker():
     assert not parse().logprobs
 
 
-@pytest.mark.parametrize(("field", "values"), KNOWN.neutral.items())
+@each_row(("field", "values"), KNOWN.neutral.items())
 def test_an_option_at_the_value_that_asks_for_nothing_is_accepted(field, values):
     for value in values:
         assert parse(**{field: value}).request == parse().request
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [("echo", True), ("best_of", 2), ("suffix", "x"), ("logprobs", 1), ("top_k", 3), ("messages", []), ("promt", "x")],
 )

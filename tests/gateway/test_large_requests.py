@@ -14,7 +14,7 @@ from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
-from astune.gateway.body import most_bytes
+from astune.gateway.http import most_bytes
 
 AREA = "The OpenAI-compatible endpoint"
 HI = [{"role": "user", "content": "Hi"}]

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from astune.context_tracker.tracker import ChatRequest
+from tests.rows import each_row
 
 AREA = "The OpenAI-compatible endpoint"
 HI = [{"role": "user", "content": "Hi"}]
@@ -60,8 +61,8 @@ BODIES = {
 
 
 @pytest.mark.fault(AREA, "a body is no JSON, or JSON that no client means", "a bad request in OpenAI's shape")
-@pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("path", PATHS)
+@each_row("name", BODIES)
+@each_row("path", PATHS)
 async def test_a_body_that_cannot_be_meant_is_a_bad_request(make_tuner, path, name):
     tuner, tracker, _ = make_tuner(["Hello"])
     rest = json.dumps(PATHS[path])[1:-1].encode()
@@ -74,7 +75,7 @@ async def test_a_body_that_cannot_be_meant_is_a_bad_request(make_tuner, path, na
     assert tracker.turns == () and tuner.failures == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "field", "value"),
     [
         ("chat/completions", "max_tokens", 10**400),
@@ -144,10 +145,10 @@ async def test_a_client_that_hangs_up_leaves_no_traceback(endless, caplog):
     tuner, tracker, endless_call = endless
     async with httpx.AsyncClient() as client:
         asked = asyncio.create_task(client.post(f"{tuner.base_url()}/chat/completions", json={"messages": HI}))
-        await asyncio.wait_for(endless_call.begun.wait(), 10)
+        await asyncio.wait_for(endless_call.begun.wait(), 60)
         asked.cancel()
         await asyncio.wait([asked])
-    await asyncio.wait_for(endless_call.cancelled.wait(), 10)
+    await asyncio.wait_for(endless_call.cancelled.wait(), 60)
     async with httpx.AsyncClient() as client:  # by its answer the loop of the server has gone on
         assert (await client.get(f"{tuner.base_url()}/models")).status_code == 200
     gc.collect()
@@ -238,7 +239,7 @@ async def test_wishes_that_can_be_ignored_are_noted_once(make_tuner, caplog):
 
 
 @pytest.mark.fault(AREA, "a history has results without calls, or calls without results", "one warning per run")
-@pytest.mark.parametrize(
+@each_row(
     ("messages", "said"),
     [
         ([*HI, result("gone")], ["messages[1] is the result of a call 'gone' that nobody made"]),

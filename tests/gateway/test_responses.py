@@ -8,6 +8,7 @@ from astune.context_tracker.forks import HISTORY_EDITED
 from astune.gateway.errors import ApiError
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
+from tests.rows import each_row
 
 THINK = "<think>\nLet me see.\n</think>\n\n"
 CALL = '<tool_call>\n{"name": "add",  "arguments": {"a":2, "b":3}}\n</tool_call>'
@@ -38,10 +39,8 @@ def one_timeline(tracker, answers, chat_format):
     assert sampled == [f"{answer}<|im_end|>" for answer in answers]
 
 
-@pytest.mark.parametrize(
-    "answer", ["Five.", THINK + "Five.", CALL, THINK + CALL, f"I add.\n{CALL}", f"{THINK}I add.\n{CALL}\n{CALL}"]
-)
-@pytest.mark.parametrize("way", ["items", "items without ids", "previous_response_id"])
+@each_row("answer", ["Five.", THINK + "Five.", CALL, THINK + CALL, f"I add.\n{CALL}", f"{THINK}I add.\n{CALL}\n{CALL}"])
+@each_row("way", ["items", "items without ids", "previous_response_id"])
 async def test_a_conversation_that_goes_on_is_one_timeline(make_tuner, chat_format, answer, way):
     answers = [answer, "So it is five."]
     tuner, tracker, _ = make_tuner(answers)
@@ -134,7 +133,7 @@ async def test_a_response_that_is_not_stored_cannot_be_continued(make_tuner):
         await client.responses.create(model="m", input="More", previous_response_id=first.id)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),

@@ -7,6 +7,8 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from tests.rows import each_row
+
 TOOLS = [{"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": True}]
 THOUGHT = "<think>\nI add.\n</think>\n\n"
 ONE = '<tool_call>\n{"name": "add",  "arguments": {"x":1}}\n</tool_call>'
@@ -196,7 +198,7 @@ ANSWERS = {
     "text and call": "Let me see.\n" + ONE,
     "everything": THOUGHT + "Let me see.\n" + ONE + "\n" + TWO,
 }
-answers = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS.keys())
+answers = each_row("answer", ANSWERS.values(), ids=ANSWERS.keys())
 
 
 def results_of(response):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from astune.gateway.errors import ApiError
 from astune.gateway.responses import KNOWN, parse_response
 from astune.gateway.responses_request import StoredResponses
+from tests.rows import each_row
 
 TOOLS = [{"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": True}]
 THOUGHT = "<think>\nI add.\n</think>\n\n"
@@ -71,7 +72,7 @@ def test_functions_take_the_shape_that_templates_know():
     assert bare == {"type": "function", "function": {"name": "f"}}
 
 
-@pytest.mark.parametrize("kind", ["file_search", "computer_use_preview", "code_interpreter", "custom", None])
+@each_row("kind", ["file_search", "computer_use_preview", "code_interpreter", "custom", None])
 def test_tools_that_openai_runs_are_refused_by_name(kind):
     error = refusal(tools=[*TOOLS, {"type": kind}])
     assert (error.param, error.code) == ("tools[1]", "unsupported_parameter")
@@ -101,7 +102,7 @@ def test_json_is_forced_where_no_tool_is_offered():
     assert parse(text={"format": {"type": "text"}, "verbosity": None}).request.force is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value", "param"),
     [
         ("reasoning", {"summary": 1}, "reasoning.summary"),
@@ -139,7 +140,7 @@ def test_an_option_at_the_value_that_asks_for_nothing_is_accepted(field, values)
         assert parse(**{field: value}).request == parse().request
 
 
-@pytest.mark.parametrize("field", sorted(KNOWN.ignored))
+@each_row("field", sorted(KNOWN.ignored))
 def test_fields_that_cannot_change_a_token_are_accepted(field):
     assert parse(**{field: "x"}).request == parse().request
 
@@ -165,7 +166,7 @@ def test_no_unknown_option_is_ever_ignored(name, value):
 CALL_ITEM = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "param"),
     [
         ({"input": None}, "input"),
@@ -246,7 +247,7 @@ def shape(messages):
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("items", "shapes"),
     [
         ([reasoning("r"), said("t"), call("a"), call("b")], [("r", "t", "a", "b")]),
@@ -264,7 +265,7 @@ def test_items_without_ids_of_ours_are_one_answer_as_long_as_their_order_allows(
     assert shape(messages_of(*items)) == shapes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("items", "shapes"),
     [
         (

@@ -33,6 +33,16 @@ def cuda(device: torch.device) -> torch.device:
     return device
 
 
+@pytest.fixture
+def attention(request: pytest.FixtureRequest, device: torch.device) -> str:
+    """A value of astune.model.attention, where it can be computed."""
+    if request.param == "flash_attention_2":
+        if device.type != "cuda":
+            pytest.skip("flash-attn has kernels for CUDA alone")
+        pytest.importorskip("flash_attn")
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four layers whose heads have the size that kernels are made for."""

@@ -48,12 +48,20 @@ async def test_greedy_answers_are_those_of_the_cpu_in_float64(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "count", "length"), [("float32", 16, 120), ("bfloat16", 16, 120), ("bfloat16", 2, 4000)]
+    ("dtype", "count", "length", "attention"),
+    [
+        ("float32", 16, 120, "auto"),
+        ("bfloat16", 16, 120, "auto"),
+        ("bfloat16", 2, 4000, "auto"),
+        ("bfloat16", 16, 120, "flash_attention_2"),
+        ("bfloat16", 2, 4000, "flash_attention_2"),
+    ],
+    indirect=["attention"],
 )
 async def test_the_learner_gives_tokens_the_logprobs_they_were_sampled_with(
-    device: torch.device, model_dir: Path, dtype: str, count: int, length: int, record_property: Say
+    device: torch.device, model_dir: Path, dtype: str, count: int, length: int, attention: str, record_property: Say
 ) -> None:
-    made, asked = trained(model_dir, device, dtype), prompts(count, length)
+    made, asked = trained(model_dir, device, dtype, model={"attention": attention}), prompts(count, length)
     given = await answers(made.sampler, asked)
     samples = samples_of(asked, given)
     pairs = zip(await made.learner.logprobs(samples), given, strict=True)
@@ -102,10 +110,10 @@ async def test_adapters_are_sampled_and_trained_alike(
     record_property("mean", f"{float(apart.mean()):.2g}")
     assert float(apart.mean()) < APART["bfloat16"][0]
     steps = []
-    begun = [each.detach().cpu().clone() for each in adapted(CPU, "float32").loaded.trained()]
+    begun = [each.detach().cpu().clone() for each in adapted(CPU, "float32").loaded.trainable()]
     for where in (CPU, device):
         one = adapted(where, "float32")
-        for parameter, value in zip(one.loaded.trained(), begun, strict=True):
+        for parameter, value in zip(one.loaded.trainable(), begun, strict=True):
             parameter.data.copy_(value)
         before = one.weights()
         await one.learner.update(samples, RATE)

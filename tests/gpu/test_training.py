@@ -41,8 +41,15 @@ def gradient_of_rows(folder: Path, samples: Sequence[Sample]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "most", "long_width"),
-    [("float32", 1e-4, prefix_tree.LONG_WIDTH), ("float32", 1e-4, 128), ("bfloat16", 0.06, 128)],
+    ("dtype", "most", "long_width", "attention"),
+    [
+        ("float32", 1e-4, prefix_tree.LONG_WIDTH, "auto"),
+        ("float32", 1e-4, 128, "auto"),
+        ("float32", 1e-4, 128, "eager"),
+        ("bfloat16", 0.06, 128, "auto"),
+        ("bfloat16", 0.06, 128, "flash_attention_2"),
+    ],
+    indirect=["attention"],
 )
 def test_trees_have_the_gradient_of_rows_on_the_cpu_in_float64(
     device: torch.device,
@@ -50,13 +57,14 @@ def test_trees_have_the_gradient_of_rows_on_the_cpu_in_float64(
     dtype: str,
     most: float,
     long_width: int,
+    attention: str,
     record_property: Say,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prefix_tree, "LONG_WIDTH", long_width)  # keys that are read where they are
     samples = made_samples(6, 300, shared=200) + made_samples(3, 90)
     expected = gradient_of_rows(model_dir, samples)
-    found = gradient_of_trees(model_dir, device, dtype, samples)
+    found = gradient_of_trees(model_dir, device, dtype, samples, attention=attention)
     differs = float((found - expected).norm() / expected.norm())
     record_property("differs, of the norm", f"{differs:.2g}")
     assert differs < most

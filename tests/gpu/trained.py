@@ -28,7 +28,7 @@ class Trained:
     learner: LocalLearner
 
     def weights(self) -> torch.Tensor:
-        return torch.cat([each.detach().flatten().double().cpu() for each in self.loaded.trained()])
+        return torch.cat([each.detach().flatten().double().cpu() for each in self.loaded.trainable()])
 
 
 def trained(
@@ -63,10 +63,10 @@ def trained(
     return Trained(loaded, sampler, learner)
 
 
-def prompts(count: int, length: int = 60) -> list[list[int]]:
+def prompts(count: int, length: int = 60, vocabulary: int = 512) -> list[list[int]]:
     chance = random.Random(0)
-    system = [chance.randrange(512) for _ in range(length // 2)]
-    return [system + [chance.randrange(512) for _ in range(length // 2 + number)] for number in range(count)]
+    system = [chance.randrange(vocabulary) for _ in range(length // 2)]
+    return [system + [chance.randrange(vocabulary) for _ in range(length // 2 + number)] for number in range(count)]
 
 
 async def answers(sampler: Sampler, of: Sequence[list[int]], **sampling: Any) -> list[Generation]:
@@ -87,13 +87,13 @@ def samples_of(asked: Sequence[list[int]], given: Sequence[Generation]) -> list[
     return made
 
 
-def made_samples(rows: int, length: int, shared: int = 0) -> list[Sample]:
+def made_samples(rows: int, length: int, shared: int = 0, vocabulary: int = 512) -> list[Sample]:
     """Random rows whose first `shared` tokens are equal; the second half of each is trained."""
     chance = random.Random(rows * length)
-    begin = [chance.randrange(512) for _ in range(shared)]
+    begin = [chance.randrange(vocabulary) for _ in range(shared)]
     made = []
     for number in range(rows):
-        tokens = begin + [chance.randrange(512) for _ in range(length - shared)]
+        tokens = begin + [chance.randrange(vocabulary) for _ in range(length - shared)]
         half = max(shared, length // 2)
         span = Span(0, half, length, 0, 1.0, True, [-6.0] * (length - half))
         weight = 1 / (rows * (length - half))

@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from astune.judging.agreement import (
     bootstrap_interval,
-    clustered_wilson,
+    calibration_bins,
+    calibration_error,
     cohen_kappa,
     confusion,
     mcnemar,
     quadratic_kappa,
     wilson,
+    wilson_by_cluster,
 )
-from astune.judging.calibration import calibration_bins, calibration_error
 from astune.judging.ranking import Concordance, concordance, spearman
+from tests.rows import each_row
 
 CLASSES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=30)
 NUMBERS = st.lists(st.tuples(st.integers(-3, 3).map(float), st.integers(-3, 3).map(float)), max_size=25)
@@ -56,16 +58,16 @@ def test_wilson_refuses_what_is_no_share() -> None:
 def test_answers_that_go_together_make_the_interval_as_wide_as_their_tasks_do() -> None:
     all_or_none = [True] * 40 + [False] * 40
     tasks = [index // 8 for index in range(80)]
-    low, high = clustered_wilson(all_or_none, tasks)
+    low, high = wilson_by_cluster(all_or_none, tasks)
     assert low < wilson(5, 10)[0] and wilson(5, 10)[1] < high < 0.81
-    assert clustered_wilson([True] * 80, tasks) == wilson(10, 10)
-    assert clustered_wilson(all_or_none, range(80)) == wilson(40, 80)
+    assert wilson_by_cluster([True] * 80, tasks) == wilson(10, 10)
+    assert wilson_by_cluster(all_or_none, range(80)) == wilson(40, 80)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30))
 def test_clusters_never_make_an_interval_narrower(cases: list[tuple[bool, int]]) -> None:
     right, clusters = columns(cases)
-    low, high = clustered_wilson(right, clusters)
+    low, high = wilson_by_cluster(right, clusters)
     alone = wilson(sum(right), len(right))
     assert low <= alone[0] + 1e-12 and alone[1] <= high + 1e-12
 
@@ -230,7 +232,7 @@ def test_rewards_that_mean_what_they_say_have_no_calibration_error() -> None:
     assert calibration_error(calibration_bins(rewards, [not is_right for is_right in right])) == 0.5
 
 
-@pytest.mark.parametrize("figure", [cohen_kappa, quadratic_kappa, concordance, spearman, mcnemar])
+@each_row("figure", [cohen_kappa, quadratic_kappa, concordance, spearman, mcnemar])
 def test_lists_of_different_lengths_are_an_error(figure: Callable[[list, list], object]) -> None:
     with pytest.raises(ValueError, match="2 and 1 values"):
         figure([1, 2], [1])

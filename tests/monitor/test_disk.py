@@ -10,6 +10,7 @@ import pytest
 from astune.errors import RunFolderError
 from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes, read_metrics
 from astune.monitor.jsonl import LineFile, keep_lines, read_lines
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_device_that_is_full_is_named(tmp_path):
     "a line of the metrics or episodes is damaged",
     "the message names file and line and how to take it out; an unfinished last line is left out",
 )
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         b"nonsense",

@@ -6,6 +6,7 @@ from astune.errors import ConfigError
 from astune.monitor.episode_filter import parse_filter
 from astune.monitor.episodes import EpisodeRecord
 from astune.types import Episode, EpisodeError, StopReason, Task, Turn, Verdict
+from tests.rows import each_row
 
 TURNS = tuple(Turn(agent, [1], [2, 3], [0.0, 0.0], 0, "stop") for agent in ("solver", "critic"))
 GOOD = Episode("a", Task("t 1, and 2", "?"), TURNS, (), StopReason.COMPLETED, verdict=Verdict(1.0, passed=True))
@@ -23,7 +24,7 @@ EPISODES = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("reward<0.5", "bad"),
@@ -65,7 +66,7 @@ def test_conditions_choose(text, expected):
     assert [name for name, record in EPISODES.items() if keep(record)] == expected.split()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("rewrd<1", r"'rewrd<1': there is no 'rewrd'. Did you mean 'reward'\? There are: reward, turns, tokens"),

@@ -22,6 +22,8 @@ from astune.types import (
 )
 
 GOLDEN = Path(__file__).parent / "episode.golden.jsonl"
+BEFORE = Path(__file__).parent / "episode.before.jsonl"
+"""The same episodes as they were written at first, messages again in every turn that has them."""
 ASK = {"role": "user", "content": "What is 6 * 7? <b>ü</b>"}
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "calc", "arguments": '{"x": "6*7"}'}}]}
 RESULT = {"role": "tool", "content": "42"}
@@ -65,17 +67,38 @@ def test_the_file_format_is_the_golden_one(tmp_path):
     assert (run_dir.episodes_dir / "train.jsonl").read_text("utf-8") == GOLDEN.read_text("utf-8")
 
 
-def test_the_golden_file_reads_back_as_the_episodes_it_was_written_from():
-    assert list(read_episodes(GOLDEN)) == [
+@pytest.mark.parametrize("path", [GOLDEN, BEFORE], ids=["now", "before"])
+def test_the_golden_file_reads_back_as_the_episodes_it_was_written_from(path):
+    assert list(read_episodes(path)) == [
         EpisodeRecord(3, "train", two_turn_episode()),
         EpisodeRecord(3, "train", failed_episode()),
     ]
 
 
-def test_a_turn_keeps_only_the_messages_that_are_new_to_its_agent():
-    turns = episode_to_row(EpisodeRecord(0, "train", two_turn_episode()))["turns"]
-    assert [(turn["messages_kept"], len(turn["messages"])) for turn in turns] == [(0, 1), (1, 2)]
-    assert ["tools" in turn for turn in turns] == [True, False]
+def test_a_message_and_a_list_of_tools_are_written_once_whoever_has_them():
+    system, question = {"role": "system", "content": "Rules."}, {"role": "user", "content": "?"}
+    said = [{"role": "assistant", "content": f"answer {number}"} for number in range(4)]
+    more = {"role": "user", "content": "More."}
+    histories = [
+        ("a", (system, question), TOOLS),
+        ("b", (question,), ()),  # what another agent was told
+        ("a", (system, question, said[0], more), ()),  # goes on, without tools
+        ("a", (system, said[0], more, said[2], ASK), TOOLS),  # has forgotten the question
+    ]
+    turns = tuple(
+        Turn(agent, (), (), (), 0, "stop", messages=messages, tools=tools, response=said[number])
+        for number, (agent, messages, tools) in enumerate(histories)
+    )
+    record = EpisodeRecord(0, "train", Episode("e", Task("t", "q"), turns, (), StopReason.COMPLETED))
+    row = episode_to_row(record)
+    assert [turn["messages"] for turn in row["turns"]] == [
+        [system, question],
+        [[0, 1, 2]],
+        [[0, 0, 3], more],
+        [[2, 0, 1], [0, 2, 3], [2, 3, 5], ASK],
+    ]
+    assert [turn.get("tools") for turn in row["turns"]] == [list(TOOLS), None, [], 0]
+    assert episode_from_row(json.loads(json.dumps(row))) == record
 
 
 def test_phases_go_to_files_of_their_own(tmp_path):

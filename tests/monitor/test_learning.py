@@ -7,9 +7,10 @@ import pytest
 
 from astune.errors import TrainingError
 from astune.monitor import Progress
-from astune.monitor.learning import Learning
 from astune.monitor.nothing_learned import idle_steps, nothing_learned, why_nothing
+from astune.monitor.progress import Learning
 from astune.support.terminal import Console
+from tests.rows import each_row
 
 TRAINED = {"tokens/trained": 40.0, "episodes/total": 8.0, "episodes/unjudged": 2.0, "turns/total": 8.0}
 EQUAL = {
@@ -39,7 +40,7 @@ def text_of(screen: Console) -> str:
 @pytest.mark.fault("What a run says", "All attempts at each task get the same reward", "A warning with the advice")
 @pytest.mark.fault("What a run says", "The workflow never calls the model", "A warning with the advice")
 @pytest.mark.fault("What a run says", "Every answer is drawn greedily", "A warning with the advice")
-@pytest.mark.parametrize(
+@each_row(
     ("row", "reason", "advice"),
     [
         (EQUAL, "no_signal", "astune.rollout.temperature"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from astune.monitor import Progress, summarize
-from astune.monitor.progress_view import sparkline
+from astune.monitor.progress_view import sparkline, status_panel
 from astune.support.terminal import Console
 from astune.types import Episode, RunReport, StopReason, Task, ToolUse, Turn, Verdict
 
@@ -108,7 +108,7 @@ def test_bars_show_step_reward_and_speed_while_running():
         progress.episode_done(episode(1.0))
         progress.step_done(3, STEP)
         with screen.capture() as shown:
-            screen.print(progress._panel())
+            screen.print(status_panel(progress._state))
     text = shown.get()
     assert "step 3/9" in text and "10:00 left" in text and "rollout 1/8" in text and "reward 0.250" in text
 
@@ -199,6 +199,21 @@ def test_a_tool_that_always_fails_is_told_of_once_after_some_calls(screen):
     assert text_of(screen).splitlines() == [
         "warning all 9 calls of the tool search have failed so far, as here: no network"
     ]
+
+
+def test_calls_that_cannot_be_read_are_told_of_once_where_there_are_many(screen, run_dir):
+    one = episode(1.0)
+    unread = replace(one.turns[0], unread=True, response={"role": "assistant", "content": "<tool_call>{oops"})
+    called = replace(one.turns[0], response={"role": "assistant", "tool_calls": [{}]})
+    with Progress("plain", screen) as progress:
+        for turns in ((unread, called, called), *[(called,)] * 80, *[(unread,)] * 10):
+            progress.episode_done(replace(one, turns=turns))
+        rows = [{**STEP, "step": 1, "calls/unread": 11.0, "calls/unread_cut": 2.0}]
+        progress.run_finished(RunReport(run_dir.path, 1, "completed", summarize(rows)))
+    (warning,) = [line for line in text_of(screen).splitlines() if line.startswith("warning")]
+    assert warning.startswith("warning 10 of 92 answers that meant to call a tool have call marks and no call")
+    assert "'<tool_call>{oops'" in warning
+    assert "11 answers with call marks and no call (2 of them cut off)" in " ".join(text_of(screen).split())
 
 
 def test_the_table_says_which_tools_failed_and_what_blocked(screen, run_dir):

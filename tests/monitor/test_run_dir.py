@@ -4,6 +4,7 @@ import pytest
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
+from tests.rows import each_row
 
 
 def save(run_dir: RunDir, step: int) -> Path:
@@ -112,7 +113,7 @@ def test_only_a_run_without_a_checkpoint_can_be_discarded(make_config):
     assert begun.latest_checkpoint() is not None
 
 
-@pytest.mark.parametrize("name", ["../x", "..", "/tmp/x", "a/../b", "a//b", "a/", "a\\b", "a\0b", "\ud800", "é" * 101])
+@each_row("name", ["../x", "..", "/tmp/x", "a/../b", "a//b", "a/", "a\\b", "a\0b", "\ud800", "é" * 101])
 def test_a_name_that_leads_elsewhere_makes_no_run(tmp_path, make_config, name):
     for key in ("project_name", "experiment_name"):
         config = make_config(**{key: name})

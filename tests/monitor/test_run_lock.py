@@ -15,7 +15,7 @@ from astune.monitor import RunDir
 HOLD = """
 import sys, time
 from pathlib import Path
-from astune.monitor.run_lock import RunLock
+from astune.monitor.run_dir import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

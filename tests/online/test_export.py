@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from astune.cli import main
 from astune.cli.online.export import new_file
-from astune.cli.online.stored import add_parser, chosen
+from astune.cli.online.stored import add_actions
 from astune.config.load import load_config
 from astune.config.online import FeedbackConfig
 from astune.config.schema import AstuneConfig
@@ -25,12 +25,11 @@ from astune.examples.example import TrainingExample
 from astune.examples.read import read_examples
 from astune.monitor import EpisodeRecord, RunDir, read_episodes
 from astune.monitor.episodes import episode_from_row, episode_to_row
-from astune.online.export import Kind, rows_of
+from astune.online.export import ExportFilter, Kind, rows_of
+from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add
+from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.recordings.diff import turns_differ
 from astune.store.database import Database, open_database
-from astune.store.export import ExportFilter
-from astune.store.feedback.states import NewFeedback, Said, add
-from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.store.tables import feedback
 from astune.testing import scripted_engine
 from astune.training.start import run_training
@@ -86,42 +85,47 @@ def played(folder: Path) -> list[Episode]:
 def database(request: pytest.FixtureRequest, folder: Path, played: list[Episode]) -> Iterator[Database]:
     database = open_database(new_url(request.param, folder))
     with database.writing() as connection:
-        for place, episode in enumerate(played):
-            before = None
-            for number, turn in enumerate(episode.turns):
-                name = f"msg-{place}-{number}"
-                request_ = RecordedRequest(
-                    msg_id=name,
-                    conversation_id=f"conv-{place}",
-                    client="",
-                    user="ana" if place else "bo",
-                    task_id=episode.task.task_id,
-                    run_id=str(place),
-                    exchange=f"msg-{place}-0",
-                    follows=None if before is None else TurnPlace(f"msg-{place}-{number - 1}", 0),
-                    seen=number,
-                    agent=turn.agent,
-                    model="m",
-                    asked=float(place),
-                    answered=place + 0.5,
-                    turns=(RecordedTurn(turn, f"{name} digest"),),
-                )
-                record(connection, request_, before)
-                before = turn
+        record_all(connection, played, first_user="bo")
         for place in range(5):
-            score = Said("number", value=float(place % 2))
-            say(connection, received=float(place), said=(score,), msg_ids=(f"msg-{place}-1",))
-        say(connection, received=9.0, said=(Said("correction", correction="four"),), msg_ids=("msg-0-1",))
-        say(connection, received=9.0, said=(Said("preference"),), better="msg-1-0", worse="msg-2-0")
-        say(connection, received=9.5, said=(Said("preference"),), better="msg-1-1", worse="msg-2-1")
+            score = FeedbackPart("number", value=float(place % 2))
+            say(connection, received=float(place), parts=(score,), msg_ids=(f"msg-{place}-1",))
+        say(connection, received=9.0, parts=(FeedbackPart("correction", correction="four"),), msg_ids=("msg-0-1",))
+        say(connection, received=9.0, parts=(FeedbackPart("preference"),), better="msg-1-0", worse="msg-2-0")
+        say(connection, received=9.5, parts=(FeedbackPart("preference"),), better="msg-1-1", worse="msg-2-1")
         connection.execute(feedback.update().where(feedback.c.received == 1.0).values(state="trained"))
         connection.execute(feedback.update().where(feedback.c.received == 4.0).values(state="refused"))
     yield database
     database.close()
 
 
+def record_all(connection: sa.Connection, episodes: Sequence[Episode], first_user: str = "ana") -> None:
+    """Record the calls of each episode as those of a conversation; call 2 of episode 1 is msg-1-2."""
+    for place, episode in enumerate(episodes):
+        before = None
+        for number, turn in enumerate(episode.turns):
+            name = f"msg-{place}-{number}"
+            request = RecordedRequest(
+                msg_id=name,
+                conversation_id=f"conv-{place}",
+                client="",
+                user="ana" if place else first_user,
+                task_id=episode.task.task_id,
+                run_id=str(place),
+                exchange=f"msg-{place}-0",
+                follows=None if before is None else TurnPlace(f"msg-{place}-{number - 1}", 0),
+                seen=number,
+                agent=turn.agent,
+                model="m",
+                asked=float(place),
+                answered=place + 0.5,
+                turns=(RecordedTurn(turn, f"{name} digest"),),
+            )
+            record(connection, request, before)
+            before = turn
+
+
 def say(connection: sa.Connection, **what: Any) -> None:
-    add(connection, NewFeedback(author="ana", client="", **what), RULES)
+    add(connection, NewFeedback(author="", client="", **what), RULES)
 
 
 def export(database: Database, kind: Kind = "episodes", wanted: ExportFilter = ALL, **options: Any) -> list[Any]:
@@ -185,11 +189,19 @@ def examples(method: str, path: Path, **trainer: Any) -> list[TrainingExample]:
     return read_examples(config, load_chat_format(config.model, resolve_model_dir("tiny", weights=False)))
 
 
+def spoken(example: TrainingExample) -> list[str]:
+    """The texts that carry loss."""
+    chat_format = load_chat_format(AstuneConfig().model, resolve_model_dir("tiny", weights=False))
+    spans = [(row.token_ids[span.start : span.stop], span) for row in example.rows for span in row.spans]
+    return [chat_format.decode(list(ids)) for ids, span in spans if span.trainable and not span.shared]
+
+
 def test_sft_dpo_and_kto_read_it(out: Path) -> None:
     assert len(examples("sft", out)) == 6
     assert len(examples("sft", out, examples_filter="reward>0.5")) == 2
     assert [example.liked for example in examples("dpo", out)] == [(True, False)]
-    assert sorted(example.liked for example in examples("kto", out)) == [(False,), (False,), (False,), (True,)]
+    # an attempt alone at its task, of which a reward says no more than a number, is neither good nor bad
+    assert sorted(example.liked for example in examples("kto", out)) == [(False,), (False,), (True,)]
 
 
 def test_what_users_compared_and_corrected_are_examples(database: Database, tmp_path: Path) -> None:
@@ -199,11 +211,14 @@ def test_what_users_compared_and_corrected_are_examples(database: Database, tmp_
     assert skipped == ["answers that were compared were not to the same messages"]
     corrections = export(database, "corrections")
     assert [row["messages"][-1]["content"] for row in corrections] == ["four"]
+    earlier = [message for message in corrections[0]["messages"][:-1] if message["role"] == "assistant"]
+    assert [message["weight"] for message in earlier] == [0]
     for kind, method, rows in (("pairs", "dpo", pairs), ("right", "sft", corrections)):
         with new_file(tmp_path / f"{kind}.jsonl") as write:
             for row in rows:
                 write(row)
-        assert len(examples(method, tmp_path / f"{kind}.jsonl")) == 1
+        (example,) = examples(method, tmp_path / f"{kind}.jsonl")
+        assert method != "sft" or spoken(example) == ["four<|im_end|>"], "the corrected answer alone is learned"
 
 
 def ids(rows: list[Any]) -> list[str]:
@@ -220,8 +235,8 @@ def test_what_is_wanted_is_taken(database: Database) -> None:
 
 def test_a_turn_carries_loss_in_the_first_of_its_episodes_alone(database: Database) -> None:
     with database.writing() as connection:
-        say(connection, received=20.0, said=(Said("number", value=0.5),), msg_ids=("msg-5-0",))
-        say(connection, received=21.0, said=(Said("number", value=0.25),), msg_ids=("msg-5-1",))
+        say(connection, received=20.0, parts=(FeedbackPart("number", value=0.5),), msg_ids=("msg-5-0",))
+        say(connection, received=21.0, parts=(FeedbackPart("number", value=0.25),), msg_ids=("msg-5-1",))
     rows = {row["episode_id"]: row for row in export(database, wanted=ExportFilter(since=5.0))}
     with database.writing() as connection:
         connection.execute(feedback.delete().where(feedback.c.received >= 20.0))
@@ -261,10 +276,11 @@ def test_the_command_writes_it(
 ) -> None:
     store = database.url.render_as_string(hide_password=False)
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(dest="action"))
+    add_actions(parser.add_subparsers(dest="action"))
 
     def run(*words: str) -> int:
-        return chosen(parser.parse_args(["export", "--store", store, *words]))()
+        known = parser.parse_args(["export", "--store", store, *words])
+        return int(known.execute(known))
 
     assert run("--out", str(tmp_path / "a.jsonl"), "--rated", "--version", "v0") == 0
     assert "4 episodes in" in capsys.readouterr().out

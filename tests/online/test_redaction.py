@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from astune.errors import PluginError
 from astune.online.redaction import Redactor
+from tests.rows import each_row
 
 MESSAGE = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": st.none() | st.text()},
@@ -55,7 +56,7 @@ def leaves(message: dict[str, Any]) -> None:
     raise SystemExit
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plug_in",
     [
         raises,

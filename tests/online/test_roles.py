@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from astune.cli.exit_codes import BAD_INPUT, DONE
+from astune.cli.endings import BAD_INPUT, DONE
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVES = ["env", "serve", "--env", "countdown", "--port", "0"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astune import WorkflowOutput
-from astune.context_tracker.request import ChatRequest
+from astune.context_tracker.calls import ChatRequest
 from astune.errors import JudgeError, PolicyError
 from astune.testing import ScriptedPolicy
 from astune.types import Task, Verdict

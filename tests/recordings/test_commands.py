@@ -1,15 +1,20 @@
 """`astune replay`, `astune rescore` and `astune diff` on the files of a run."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
 from astune.cli import main
-from astune.config.schema import Config
+from astune.config.clock import at_clock
+from astune.config.render import save_config
+from astune.config.schema import Config, ModelConfig
+from astune.context_tracker.model_dir import load_chat_format
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.plugins import load_plugin
 from astune.recordings.recording import recording_path, write_recording
-from astune.rollout.verdict import unjudged
+from astune.rollout.verdict import strip_verdict
+from astune.testing import write_test_model_dir
 from astune.types import EpisodeError, StopReason, Task
 from tests.recordings.habits import HabitPolicy
 from tests.recordings.played import play
@@ -18,11 +23,13 @@ JUDGES = """\
 import asyncio
 
 from astune import Verdict
+from tests.passing_time import pass_time
 
 async def longer(task, episode):
     if task.task_id == "t3":
         raise RuntimeError("the service is down")
     if task.task_id == "t2":
+        pass_time(61)
         await asyncio.sleep(60)
     return 1.0 if episode.output.answer else 0.0
 
@@ -46,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text(
         "from astune import WorkflowOutput\n"
-        "from astune.context_tracker.request import ChatRequest\n\n\n"
+        "from astune.context_tracker.calls import ChatRequest\n\n\n"
         "async def turns(task, tuner):\n"
         "    messages = [{'role': 'user', 'content': task.query}]\n"
         "    messages += [(await tuner.chat(ChatRequest(messages))).message, {'role': 'user', 'content': 'Why?'}]\n"
@@ -112,6 +119,25 @@ def test_a_recording_replays_with_the_configuration_in_it(folder, config, chat_f
     assert "after 1 turns: recorded a call of agent, now no more model calls" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "of an older ASTune"])
+def test_a_replay_is_told_the_time_of_the_recording_or_names_the_difference(kept, folder, config, tmp_path, capsys):
+    model_dir = write_test_model_dir(tmp_path / "dated", context_length=8192)
+    template = model_dir / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y') }}\n" + template.read_text())
+    model = ModelConfig(path=str(model_dir), clock=datetime(2001, 2, 3))
+    without = Config(astune=config.astune.model_copy(update={"model": ModelConfig(path=str(model_dir))}))
+    settings = Config(astune=at_clock(without.astune, model.clock)) if kept else without
+    path = recording_path(folder, "train/t1/0")
+    write_recording(path, played(folder, load_chat_format(model, model_dir), 1), settings)
+    save_config(without, folder / "other.yaml")
+    for arguments in ([], ["--conf", str(folder / "other.yaml")]):
+        assert main(["replay", str(path), *arguments]) == (0 if kept else 1)
+    capsys.readouterr()
+    assert main(["replay", str(path), "astune.model.clock=2002-02-03"]) == 1
+    then = "was 2001-02-03T00:00:00 when it was recorded" if kept else "was not kept with the recording"
+    assert f"it {then}, and is 2002-02-03T00:00:00 now (astune.model.clock)" in capsys.readouterr().out
+
+
 def test_nobody_needs_the_keys_of_models_that_are_not_called(run, capsys):
     models = "{critic: {base_url: 'http://127.0.0.1:9/v1', model: m, api_key_env: NO_SUCH_VARIABLE}}"
     assert main(["replay", str(run), f"astune.rollout.auxiliary_models={models}"]) == 0
@@ -136,7 +162,7 @@ def test_a_broken_configuration_in_a_recording_names_the_recording(folder, confi
 
 def test_a_judge_that_fails_gives_no_verdict_and_never_0(run, folder, capsys):
     out = folder / "new.jsonl"
-    arguments = ["rescore", str(run), "--judge", "judges.py:longer", "--out", str(out), "astune.task_judge.timeout=0.2"]
+    arguments = ["rescore", str(run), "--judge", "judges.py:longer", "--out", str(out), "astune.task_judge.timeout=60"]
     assert main(arguments) == 1
     printed = capsys.readouterr().out
     assert "train/t1/0  0.5 -> 1" in printed
@@ -170,12 +196,12 @@ def test_a_judge_that_is_not_there_is_bad_input(run, capsys):
 def test_episodes_that_no_judge_sees_are_left_out_and_those_whose_judge_failed_are_judged(folder, config, chat_format):
     good = played(folder, chat_format, 1)
     crashed = replace(good, stop_reason=StopReason.ERROR, verdict=None, error=EpisodeError("workflow", "KeyError", "x"))
-    assert unjudged(crashed) is None
-    assert unjudged(replace(good, stop_reason=StopReason.TIMEOUT)) is None
-    again = unjudged(replace(crashed, error=EpisodeError("judge", "JudgeError", "down")))
+    assert strip_verdict(crashed) is None
+    assert strip_verdict(replace(good, stop_reason=StopReason.TIMEOUT)) is None
+    again = strip_verdict(replace(crashed, error=EpisodeError("judge", "JudgeError", "down")))
     assert (again.stop_reason, again.error, again.verdict) == (StopReason.COMPLETED, None, None)
     limited = replace(good, stop_reason=StopReason.MAX_TURNS, error=EpisodeError("workflow", "TooManyTurns", "x"))
-    assert unjudged(limited) == replace(limited, verdict=None)
+    assert strip_verdict(limited) == replace(limited, verdict=None)
 
 
 def test_diff_shows_where_two_episodes_part(run, capsys):

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
 from astune.recordings.diff import first_difference, turns_differ
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+from tests.rows import each_row
 
 TOOL = {"type": "function", "function": {"name": "weather"}}
 ASKED = ({"role": "user", "content": "Where is it warm?"},)
@@ -63,7 +62,7 @@ ERROR_SHOWN = '{"stage": "workflow", "kind": "KeyError", "message": "x", "traceb
 TOOL_SHOWN = '{"type": "function", "function": {"name": "weather"}}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "place", "first", "second"),
     [
         (replace(EPISODE, task=Task("t1", "Who?", metadata={"level": 1})), "task.query", "'Where?'", "'Who?'"),

@@ -139,7 +139,7 @@ def test_two_runs_of_one_episode_differ_in_the_line_of_timing_alone():
 def test_every_turn_timeline_and_setting_has_a_line_of_its_own(file):
     text = file.read_text()
     assert sum(line.startswith('   {"agent": "solver"') for line in text.splitlines()) == 2
-    assert '\n   "rollout": {' in text and json.loads(text)["astune_recording"] == 1
+    assert '\n   "rollout": {' in text and json.loads(text)["astune_recording"] == 2
 
 
 @pytest.mark.fault(
@@ -201,9 +201,21 @@ def test_what_is_no_json_is_named_with_line_and_column(file):
 
 
 def test_another_format_says_which_and_what_to_do(file):
-    changed(file, lambda value: value.update(astune_recording=2))
-    with pytest.raises(AstuneError, match="recorded in format 2; this ASTune reads 1: update ASTune"):
+    changed(file, lambda value: value.update(astune_recording=3))
+    with pytest.raises(AstuneError, match="recorded in format 3; this ASTune reads up to 2: update ASTune"):
         pick_recording(file)
+
+
+def test_a_recording_of_the_first_format_is_read(file):
+    """There each turn says how many of its messages are those of the same agent's turn before."""
+
+    def as_before(value):
+        value["astune_recording"] = 1
+        value["episode"]["turns"] = [{**turn, "messages_kept": 0} for turn in value["episode"]["turns"]]
+
+    now = pick_recording(file).episode
+    changed(file, as_before)
+    assert pick_recording(file).episode == now
 
 
 def test_json_that_is_no_recording_is_told_apart(file):

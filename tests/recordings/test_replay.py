@@ -10,8 +10,8 @@ from astune import WorkflowOutput
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import Config
+from astune.context_tracker.calls import ChatRequest
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.request import ChatRequest
 from astune.recordings.recording import pick_recording, recording_bytes, write_recording
 from astune.recordings.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
@@ -22,6 +22,7 @@ from tests.agents.answers import ANSWERS, script
 from tests.recordings import habits
 from tests.recordings.habits import HABITS, TASKS, HabitPolicy, user
 from tests.recordings.played import installed_line, play, replay, run, setup_of
+from tests.rows import each_row
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
 
@@ -54,7 +55,7 @@ def test_there_are_enough_of_them():
     assert len(EPISODES) + min(map(len, ANSWERS.values())) >= 50
 
 
-@pytest.mark.parametrize(("name", "number"), EPISODES)
+@each_row(("name", "number"), EPISODES)
 def test_an_episode_of_every_habit_replays_byte_for_byte(name, number, chat_format, tmp_path):
     habit, task = HABITS[name], TASKS[number]
     with ScriptedChatServer(lambda body: "Hm, ☂.") as server:
@@ -86,7 +87,7 @@ def test_the_habits_are_what_they_say(chat_format):
     assert episode("gives_up").metrics["lost_calls"] == 1
 
 
-@pytest.mark.parametrize("name", ANSWERS.get(installed_line(), ()))
+@each_row("name", ANSWERS.get(installed_line(), ()))
 def test_a_real_agent_replays_byte_for_byte(name, line, chat_format, tmp_path):
     workflow = getattr(importlib.import_module(f"tests.agents.agentscope{line}_workflows"), name)
     recorded = play(workflow, script(ANSWERS[line][name]), chat_format)
@@ -125,23 +126,27 @@ def test_what_another_model_gave_is_given_back_as_it_was(chat_format):
     ids = chat_format.encode("Well.")
     logprobs = {"content": [{"token": "?", "logprob": -0.5, "bytes": None, "top_logprobs": []} for _ in ids]}
     call = {"id": "x1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-    body = chat_completion(
-        {"content": "Well.", "tool_calls": [call]},
-        finish_reason="tool_calls",
-        choice={"token_ids": ids, "logprobs": logprobs},
-        prompt_token_ids=[1, 2, 3],
-    )
+    prompt_ids = []
+
+    def answered(body):
+        prompt_ids[:] = [5, *chat_format.encode(chat_format.render(body["messages"], body["tools"]))]
+        return chat_completion(
+            {"content": "Well.", "tool_calls": [call]},
+            finish_reason="tool_calls",
+            choice={"token_ids": ids, "logprobs": logprobs},
+            prompt_token_ids=prompt_ids,
+        )
 
     async def workflow(task, tuner):
         asked = ChatRequest([user(task.query)], tools=[habits.WEATHER])
         message = (await tuner.chat(asked, name="twin", source="critic")).message
         return WorkflowOutput(answer=message, reward=1.0)
 
-    with ScriptedChatServer([body]) as server:
+    with ScriptedChatServer(answered) as server:
         options = {"auxiliary_models": {"critic": critic(server, trainable=True)}}
         recorded = play(workflow, (), chat_format, policy=HabitPolicy(chat_format), **options)
     (turn,) = recorded.turns
-    assert (turn.exact, turn.prompt_ids, turn.excluded) == (True, (1, 2, 3), None)
+    assert (turn.exact, turn.prompt_ids, turn.excluded) == (True, tuple(prompt_ids), None)
     again = replay(workflow, recorded, chat_format, **options)
     assert_replays(recorded, again, chat_format)
     assert again.output.answer["tool_calls"][0]["id"] == "x1"

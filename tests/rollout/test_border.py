@@ -14,6 +14,7 @@ from astune.rollout.metrics import rollout_metrics
 from astune.support.concurrency import run_and_leave
 from astune.support.user_values import figure
 from astune.types import Group, StopReason, Verdict, WorkflowOutput
+from tests.rows import each_row
 
 
 class Stop(BaseException):
@@ -73,7 +74,7 @@ def kept(tmp_path, episode):
     "a workflow returns metrics that are no finite numbers, or names that are no texts",
     "the episode fails with an error that names the metric",
 )
-@pytest.mark.parametrize(
+@each_row(
     "metrics",
     [
         {"a": "fast"},
@@ -90,7 +91,7 @@ def kept(tmp_path, episode):
         "none",
     ],
 )
-@pytest.mark.parametrize("reward", [1.0, None])
+@each_row("reward", [1.0, None])
 async def test_metrics_that_are_no_numbers_fail_their_episode(run_one, tmp_path, metrics, reward):
     async def workflow(task, tuner):
         return WorkflowOutput(answer="4", reward=reward, metrics=metrics)
@@ -141,7 +142,7 @@ async def test_rewards_beyond_all_measure_are_no_rewards(run_one, reward):
     "an answer holds itself, is too deep or too large, or its class raises when it is read",
     "it is judged as it is and recorded as far as it can be; the record says where it was cut",
 )
-@pytest.mark.parametrize("make", [cyclic, deep, doubled, NoText, NoEquality, lambda: 10**5000, lambda: {NoText(): 1}])
+@each_row("make", [cyclic, deep, doubled, NoText, NoEquality, lambda: 10**5000, lambda: {NoText(): 1}])
 async def test_any_answer_can_be_recorded(run_one, tmp_path, make):
     answer = make()
 
@@ -170,7 +171,7 @@ BASE = [Stop("mine"), KeyboardInterrupt("mine"), SystemExit(3), GeneratorExit("m
     "a workflow or a judge raises KeyboardInterrupt, SystemExit, a BaseException of its own, an error without text",
     "its episode fails, and no other",
 )
-@pytest.mark.parametrize("error", BASE, ids=lambda error: type(error).__name__)
+@each_row("error", BASE, ids=lambda error: type(error).__name__)
 async def test_whatever_a_workflow_or_a_judge_raises_ends_its_episode_only(run_one, tmp_path, error):
     async def raises(task, tuner):
         raise error
@@ -272,7 +273,7 @@ def test_a_task_that_swallows_its_cancellation_is_left_behind_and_told_of_once(m
     assert "destroyed" not in caplog.text and len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("verdict", [None, "good", Verdict("1"), Verdict(1.0, passed="yes"), Verdict(1.0, metrics=[1])])
+@each_row("verdict", [None, "good", Verdict("1"), Verdict(1.0, passed="yes"), Verdict(1.0, metrics=[1])])
 async def test_verdicts_that_are_none_are_errors_of_the_judge(run_one, verdict):
     class Odd:
         async def judge(self, task, episode):

@@ -1,17 +1,23 @@
 import asyncio
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
 
 from astune.config.schema import RolloutConfig
 from astune.context_tracker.tracker import ChatRequest
+from astune.errors import PolicyError
 from astune.gateway.app import openai_app
 from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
+from astune.rollout.metrics import rollout_metrics
 from astune.rollout.setup import RolloutSetup
-from astune.types import Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.testing import ScriptedPolicy
+from astune.types import Group, Sampling, StopReason, Task, Verdict, WorkflowOutput
 from astune.workflow.workflow_base import Workflow, as_workflow
+from tests.passing_time import pass_time
+from tests.rows import each_row
 
 HI_TASK = Task("t1", "What is 2 + 2?", answer="4")
 HI = [{"role": "user", "content": "What is 2 + 2?"}]
@@ -108,16 +114,17 @@ async def test_a_workflow_that_never_ends_times_out(run_one):
 
     async def workflow(task, tuner):
         await ask(tuner)
+        pass_time(601)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.append(True)
             raise
 
-    episode = await run_one(workflow, episode_timeout=0.2)
+    episode = await run_one(workflow, episode_timeout=600)
     assert (episode.stop_reason, episode.verdict) == (StopReason.TIMEOUT, None)
     assert (episode.error.stage, episode.error.kind) == ("workflow", "TimeoutError")
-    assert "0.2 s (astune.rollout.episode_timeout)" in episode.error.message
+    assert "600 s (astune.rollout.episode_timeout)" in episode.error.message
     assert cancelled == [True]
     assert len(episode.turns) == 1
 
@@ -218,6 +225,90 @@ async def test_a_limit_that_the_agent_swallows_is_seen_and_its_answer_is_judged(
     assert (episode.stop_reason, episode.output.answer, episode.reward) == (StopReason.MAX_TURNS, "4", 1.0)
 
 
+TOO_LONG = [{"role": "user", "content": "Long. " * 200}]
+
+
+async def is_refused(tuner, name="agent", n=1, messages=HI):
+    with pytest.raises(Exception, match=r"maximum context length|max_turns"):
+        await tuner.openai_client(name).chat.completions.create(model="m", messages=messages, n=n)
+
+
+async def goes_on(task, tuner):
+    await is_refused(tuner, messages=TOO_LONG)
+    return WorkflowOutput(answer=await ask(tuner))
+
+
+async def goes_on_twice(task, tuner):
+    await goes_on(task, tuner)
+    return await goes_on(task, tuner)
+
+
+async def asks_for_fewer(task, tuner):
+    await is_refused(tuner, n=9)
+    return WorkflowOutput(answer=await ask(tuner))
+
+
+async def fails_later(task, tuner):
+    await goes_on(task, tuner)
+    raise ValueError("a bug")
+
+
+async def another_goes_on(task, tuner):
+    await is_refused(tuner, "helper", messages=TOO_LONG)
+    return WorkflowOutput(answer=await ask(tuner))
+
+
+async def meets_it_again(task, tuner):
+    output = await goes_on(task, tuner)
+    await is_refused(tuner, messages=TOO_LONG)
+    return output
+
+
+@pytest.mark.fault(
+    "Agents and the engine",
+    "a call meets a limit and the agent goes on, as AgentScope's do by compressing their history",
+    "the episode ends as if nothing had been; such calls are counted",
+)
+@each_row(
+    ("workflow", "end", "recovered"),
+    [
+        (goes_on, StopReason.COMPLETED, 1),
+        (goes_on_twice, StopReason.COMPLETED, 2),
+        (asks_for_fewer, StopReason.COMPLETED, 1),
+        (fails_later, StopReason.ERROR, 1),
+        (another_goes_on, StopReason.CONTEXT_OVERFLOW, 0),
+        (meets_it_again, StopReason.CONTEXT_OVERFLOW, 1),
+    ],
+)
+async def test_a_limit_that_an_agent_got_over_is_not_how_the_episode_ended(run_one, workflow, end, recovered):
+    episode = await run_one(workflow, lambda prompt: "4", context_length=100, max_turns=8)
+    assert (episode.stop_reason, episode.metrics.get("recovered_calls", 0)) == (end, recovered)
+    assert (episode.error is None) == (end is StopReason.COMPLETED)
+    assert rollout_metrics([Group(episode.task, (episode,))]).get("calls/recovered", 0) == recovered
+
+
+async def test_a_limit_is_not_got_over_by_a_call_that_began_before(make_setup):
+    may_answer = asyncio.Event()
+
+    class Waiting(ScriptedPolicy):
+        async def generate(self, prompt_ids, sampling):
+            await may_answer.wait()
+            return await super().generate(prompt_ids, sampling)
+
+    async def workflow(task, tuner):
+        asked = asyncio.create_task(ask(tuner))
+        while not tuner._calls:
+            await asyncio.sleep(0)
+        await is_refused(tuner, messages=TOO_LONG)
+        may_answer.set()
+        return WorkflowOutput(answer=await asked)
+
+    setup = make_setup(workflow, lambda prompt: "4", context_length=100)
+    setup = replace(setup, policy=Waiting(lambda prompt: "4", setup.chat_format, context_length=100))
+    episode = await run_episode(HI_TASK, setup, episode_id="x", seed=1, sampling=Sampling(max_tokens=9))
+    assert episode.stop_reason is StopReason.CONTEXT_OVERFLOW
+
+
 async def test_a_bug_that_follows_from_a_limit_counts_as_the_limit(run_one):
     async def workflow(task, tuner):
         try:
@@ -243,20 +334,29 @@ async def test_without_a_judge_a_limit_leaves_no_verdict(chat_format, make_setup
     "the engine fails in a model call that the agent swallows",
     "the episode is an error of the engine, without a reward",
 )
-@pytest.mark.parametrize("swallow", [False, True])
-async def test_a_policy_that_fails_is_never_the_agents_fault(run_one, swallow):
+@pytest.mark.parametrize("then", ["raises", "swallows", "asks again"])
+async def test_a_policy_that_fails_is_never_the_agents_fault(run_one, then):
     async def workflow(task, tuner):
         try:
             await ask(tuner)
         except Exception:
-            if not swallow:
+            if then == "raises":
                 raise
+            if then == "asks again":
+                await ask(tuner)
         return WorkflowOutput(answer="4", reward=1.0)
 
-    episode = await run_one(workflow, answers=())
+    failing = iter([PolicyError("the engine is away")])
+
+    def answers(prompt):
+        for error in failing:
+            raise error
+        return "4"
+
+    episode = await run_one(workflow, answers)
     assert (episode.stop_reason, episode.verdict) == (StopReason.ERROR, None)
     assert (episode.error.stage, episode.error.kind) == ("policy", "PolicyError")
-    assert "has 0 answers" in episode.error.message
+    assert "the engine is away" in episode.error.message
 
 
 async def test_a_refused_option_that_the_agent_gets_over_is_no_error(run_one):

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row
-from astune.rollout.evaluation_metrics import evaluation_metrics
-from astune.rollout.metrics import rollout_metrics
+from astune.rollout.metrics import evaluation_metrics, rollout_metrics
 from astune.types import Episode, Group, StopReason, Task, ToolUse, Turn, Verdict
 
 TASK = Task("t", "q")
@@ -32,6 +31,17 @@ def test_an_agent_called_mean_does_not_hide_the_mean() -> None:
 
 def test_calls_without_an_answer_are_counted() -> None:
     assert rollout_metrics([Group(TASK, (episode(1.0, lost=2.0), episode(None, lost=1.0)))])["calls/lost"] == 3.0
+
+
+def test_answers_with_call_marks_and_no_call_are_counted_and_known_again_when_read_back() -> None:
+    one = episode(1.0)
+    turns = tuple(replace(one.turns[0], unread=True, finish_reason=reason) for reason in ("stop", "length"))
+    one = replace(one, turns=(*turns, *one.turns))
+    found = rollout_metrics([Group(TASK, (one, episode(0.0)))])
+    assert (found["calls/unread"], found["calls/unread_cut"]) == (2.0, 1.0)
+    assert rollout_metrics([Group(TASK, (episode(1.0),))])["calls/unread"] == 0.0
+    read = episode_from_row(episode_to_row(EpisodeRecord(1, "train", one))).episode
+    assert [turn.unread for turn in read.turns] == [True, True, False]
 
 
 def test_tokens_turns_and_ends_are_those_of_all_episodes() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from astune.rollout.episode import run_episode
-from astune.rollout.observer import Observer
+from astune.rollout.setup import Observer
 from astune.types import Sampling, StopReason, WorkflowOutput
 
 from .conftest import TASK
@@ -30,13 +30,13 @@ class Watching(Observer):
 
         return Watched()
 
-    def started(self, episode_id, task, tracker, work):
+    def on_start(self, episode_id, task, tracker, work):
         self.seen.append(("started", episode_id, task.task_id, work.cr_frame is not None))
 
-    async def judging(self, episode):
+    async def on_judging(self, episode):
         self.seen.append(("judging", episode.output.answer, episode.verdict))
 
-    def ended(self, episode):
+    def on_end(self, episode):
         self.over.append(episode)
 
 

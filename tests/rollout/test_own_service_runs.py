@@ -10,10 +10,10 @@ from astune.backbone.debug.sources.debug_model import DebugModel
 from astune.cli import main
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.monitor import read_episodes
 from astune.support.resources import tiny_model_dir
 from astune.support.terminal import Console
-from astune.testing.policies import ScriptedPolicy
 from astune.types import StopReason
 
 CORRIDOR = Path(__file__).parents[1] / "environment" / "corridor.py"
@@ -105,3 +105,13 @@ def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog, work
     assert [episode.reward for episode in episodes] == [0.5] * 4 + [None] * 4
     assert {episode.error.stage for episode in episodes[4:]} == {"environment"}
     assert "that this run started has ended (exit code -9)" in caplog.text
+
+
+def test_what_the_service_says_has_a_file_beside_the_runs_log(conf, monkeypatch):
+    monkeypatch.chdir(conf.parent)
+    call = RIGHT.replace('"right"', '"raise"')
+    Path("answers.py").write_text(f"def speak(request):\n    return {call!r}\n")
+    main(["--conf", str(conf), "--backbone=debug", "--model", "scripted:answers.py:speak", "--limit", "1"])
+    (log,) = Path("runs").rglob("environment.log")
+    assert "an environment raised" in log.read_text() and "the floor is missing" in log.read_text()
+    assert "Traceback" not in (log.parents[1] / "run.log").read_text()

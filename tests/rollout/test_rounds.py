@@ -18,7 +18,7 @@ async def let_go(steps: int, workers: int, timing: random.Random) -> list[list[i
     with rounds.stepping():
         for step in range(steps):
             seen: list[int] = []
-            while await rounds.settled(idle=False):
+            while await rounds.settle(idle=False):
                 await asyncio.sleep(0)
             found.append(seen)
 
@@ -47,7 +47,7 @@ async def test_an_idle_engine_waits_for_all() -> None:
     with rounds.stepping():
         tickets = [rounds.open(), rounds.open()]
         rounds.advance()
-        waiting = asyncio.ensure_future(rounds.settled(idle=True))
+        waiting = asyncio.ensure_future(rounds.settle(idle=True))
         for ticket in tickets:
             await asyncio.sleep(0)
             assert not done
@@ -60,10 +60,10 @@ async def test_a_busy_engine_goes_ahead() -> None:
     with rounds.stepping():
         ticket = rounds.open()
         for _ in range(AHEAD):
-            assert not await rounds.settled(idle=False)
+            assert not await rounds.settle(idle=False)
             rounds.advance()
         rounds.close(ticket, [((1,), lambda: done.append(1))])
-        assert await rounds.settled(idle=False) and done == [1]
+        assert await rounds.settle(idle=False) and done == [1]
 
 
 async def test_without_an_engine_at_work_nothing_waits_for_a_step() -> None:
@@ -81,11 +81,11 @@ async def test_agents_that_go_on_computing_hold_nobody_up_for_ever(monkeypatch, 
     with rounds.stepping():
         slow, other = rounds.open(), rounds.open()
         rounds.close(other)
-        assert not await rounds.settled(idle=True)
+        assert not await rounds.settle(idle=True)
         assert caplog.text.count("equal seeds may give other tokens") == 1
         later = rounds.open(waited_for=rounds.is_open(slow))  # to the same worker, which is behind
-        assert not await rounds.settled(idle=True)
+        assert not await rounds.settle(idle=True)
         assert caplog.text.count("equal seeds may give other tokens") == 1
         for ticket in (slow, later):
             rounds.close(ticket, [(ticket, lambda: done.append(1))])
-        assert await rounds.settled(idle=True) and done == [1, 1]
+        assert await rounds.settle(idle=True) and done == [1, 1]

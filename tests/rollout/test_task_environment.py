@@ -23,6 +23,7 @@ from astune.task_judge.env_service_as_judge import EnvServiceJudge
 from astune.testing import EnvServer
 from astune.types import Sampling, StopReason, Task, WorkflowOutput
 from tests.environment.corridor import Corridor
+from tests.passing_time import pass_time
 
 SERVE = f"{Path(__file__).parents[1] / 'environment' / 'corridor.py'}:Corridor"
 TASK = Task("a", "", env_type="corridor")
@@ -51,7 +52,7 @@ async def until(condition):
         while not condition():
             await asyncio.sleep(0.01)
 
-    await asyncio.wait_for(waits(), 10)
+    await asyncio.wait_for(waits(), 60)
 
 
 @pytest.fixture
@@ -104,11 +105,11 @@ def meets(trouble, then):
     return workflow
 
 
-async def end_of(make, url, trouble, then, seconds=0.3):
+async def end_of(make, url, trouble, then, others=()):
     """(stop reason, stage of the error, score) of an episode whose workflow meets the trouble; it has no verdict
-    unless all went well."""
+    unless all went well. Time passes for all episodes, so that `others` end before it does."""
     workflow = meets(trouble, then)
-    setup = make(url, workflow, episode_timeout=seconds if then == "times out" else 30.0)
+    setup = make(url, workflow, episode_timeout=600.0)
     episode = asyncio.ensure_future(run(setup))
     if then == "is cancelled":
         await workflow.met.wait()
@@ -116,6 +117,10 @@ async def end_of(make, url, trouble, then, seconds=0.3):
         with pytest.raises(asyncio.CancelledError):
             await episode
         return StopReason.CANCELLED
+    if then == "times out":
+        await workflow.met.wait()
+        await asyncio.gather(*others)
+        pass_time(601)
     ended = await episode
     assert (ended.verdict is None) == (ended.stop_reason is not StopReason.COMPLETED)
     return ended.stop_reason, ended.error and ended.error.stage, ended.env_score
@@ -138,17 +143,17 @@ async def test_how_an_episode_ends(make, service, trouble, then):
 
 
 async def test_how_episodes_end_whose_service_is_killed(make):
-    entered = []
+    together = asyncio.Barrier(len(ENDS))
 
     async def killed(env):
-        entered.append(env)
-        await until(lambda: len(entered) == len(ENDS))
+        await together.wait()
         await dies(env)
 
     with own_service(EnvServiceConfig(serve=SERVE)) as service:
-        known = partial(make, token=service.own_token)
-        ends = await asyncio.gather(*[end_of(known, service.env_url, killed, then, seconds=3.0) for then in ENDS])
-    assert ends == [BROKEN if then != "is cancelled" else StopReason.CANCELLED for then in ENDS]
+        end = partial(end_of, partial(make, token=service.own_token), service.env_url, killed)
+        others = [asyncio.ensure_future(end(then)) for then in ("returns", "raises", "is cancelled")]
+        last = await end("times out", others)
+    assert [await other for other in others] + [last] == [BROKEN, BROKEN, StopReason.CANCELLED, BROKEN]
 
 
 @pytest.mark.fault(

@@ -8,6 +8,7 @@ import pytest
 
 from astune.errors import TaskError
 from astune.rubrics.examples import Examples, read_examples
+from tests.rows import each_row
 
 
 def write(path: Path, rows: list[object]) -> Path:
@@ -71,7 +72,7 @@ def test_an_example_keeps_its_id_wherever_it_stands(tmp_path):
 
 
 @pytest.mark.fault("Rubrics", "a labelled example is wrong", "an error that names file and line")
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "message"),
     [
         (scored(1, 2, 3, 4), "examples.jsonl: 4 examples, expected 5 to 100"),
@@ -114,8 +115,8 @@ def test_an_example_keeps_its_id_wherever_it_stands(tmp_path):
         ),
         ([{**row, "id": "same"} for row in scored(1, 2, 3, 4, 5)], "id 'same' stands in several lines"),  # type: ignore[dict-item]
         (
-            [{"query": "q", "answer": "a", "response": "b", "score": 1}] * 5,
-            "examples.jsonl:1: 'response' and 'answer' mean the same",
+            [*scored(1, 2, 3, 4), {"query": "q", "answer": "a", "response": "b", "score": 1}],
+            "examples.jsonl:5: 'response' and 'answer' mean the same",
         ),
     ],
 )

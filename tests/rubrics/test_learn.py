@@ -168,7 +168,7 @@ def test_after_a_kill_nothing_is_paid_twice(run):
     run = run(4, 8, "paired")
     model = run.world.model()
     with ScriptedChatServer(model, usage=True) as server:
-        run.learn(server, rounds=1, max_concurrent=1, proposals=1)
+        run.learn(server, rounds=1, max_concurrent=1)
     whole, written = Counter(json.dumps(body) for body in server.requests), run.out.read_bytes()
     run.forget()
     answered: Counter[str] = Counter()
@@ -184,13 +184,13 @@ def test_after_a_kill_nothing_is_paid_twice(run):
         return model(body)
 
     with ScriptedChatServer(fatal, usage=True) as server:
-        conf = run.config(server.base_url, rounds=1, max_concurrent=1, proposals=1)
+        conf = run.config(server.base_url, rounds=1, max_concurrent=1)
         command = [sys.executable, str(ROOT / "launcher.py"), "rubrics", "--conf", str(conf)]
         codes = []
         for _ in range(3):
             running.append(subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=-3, stderr=-3))
             codes.append(running[-1].wait())
-    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 3]  # written, and no better than the judge without a rubric
     assert answered == whole
     learned, expected = load_rubric(run.out), written.decode().replace(DAY.isoformat(), date.today().isoformat())
     assert learned.report and run.out.read_text() == expected
@@ -203,7 +203,7 @@ def test_what_cannot_be_judged_is_no_agreement(run):
         good = run.learn(server, rounds=1)
     run.forget()
     examples = read_examples(run.folder / "examples.jsonl")
-    hard = {one.answers[0] for one in split_examples(examples, 0.25, 0.25, Config().astune.seed).test}
+    hard = {one.answers[0] for one in split_examples(examples, Config().astune.seed).test}
 
     def refuses(body: dict[str, Any]) -> Any:
         judges = body["messages"][0]["content"].startswith(JUDGE)

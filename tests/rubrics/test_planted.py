@@ -28,6 +28,7 @@ from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.testing import Faults, PlantedWorld
 from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_message, features_of, meaning
 from astune.testing.planted_rubrics import Kind, PlantedModel, meanings
+from tests.rows import each_row
 
 FEATURE = {feature.name: feature for feature in FEATURES}
 GOOD = "Dear Ms Costa, the sum is EUR 12.50. Your next step is to reply with a photo."
@@ -54,7 +55,7 @@ def proposal(model: PlantedModel, count: int = 6, better: str = GOOD, worse: str
 # Features
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+@each_row("feature", FEATURES, ids=lambda feature: feature.name)
 def test_each_sentence_has_its_own_feature_and_no_other(feature: Any) -> None:
     for sentence in feature.sentences:
         text = sentence.format(name="Ms Costa", order=12345, day="Friday", amount="10.50")

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.rubrics.similarity import cosine, duplicate_groups, gram, same_scores, tf_idf
+from tests.rows import each_row
 
 SAME = [
     ("Mentions the unit of the quantity.", "The unit of the quantity is mentioned."),
@@ -60,7 +61,7 @@ def same_group(one: str, other: str, texts: list[str]) -> bool:
     return any({texts.index(one), texts.index(other)} <= set(group) for group in groups(texts))
 
 
-@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+@each_row(("one", "other"), DIFFERENT)
 def test_criteria_that_say_different_things_stay_apart(one: str, other: str) -> None:
     assert groups([one, other]) == [[0], [1]]
 

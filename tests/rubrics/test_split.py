@@ -28,7 +28,7 @@ def examples(kind, queries, values):
 def test_each_example_stands_once_and_equal_questions_together(kind, rows, seed):
     given_examples = examples(kind, [f"Q  {query}" for query, _ in rows], [good for _, good in rows])
     try:
-        split = split_examples(given_examples, 0.25, 0.25, seed)
+        split = split_examples(given_examples, seed)
     except TaskError:
         return
     parts = (split.train, split.dev, split.test)
@@ -39,26 +39,24 @@ def test_each_example_stands_once_and_equal_questions_together(kind, rows, seed)
     )
     if kind == "scored":
         assert all({one.good for one in part} == {True, False} for part in parts[:2])
-    assert split == split_examples(given_examples, 0.25, 0.25, seed)
+    assert split == split_examples(given_examples, seed)
 
 
 @pytest.mark.parametrize("goods", [[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]])
 def test_five_examples_are_enough(goods):
-    split = split_examples(examples("scored", [f"q{n}" for n in range(5)], goods), 0.25, 0.25, 0)
+    split = split_examples(examples("scored", [f"q{n}" for n in range(5)], goods), 0)
     assert [len(part) for part in (split.train, split.dev, split.test)] == [2, 2, 1]
 
 
-def test_parts_have_the_shares_that_were_asked_for():
-    split = split_examples(
-        examples("scored", [f"q{n}" for n in range(40)], [n % 4 == 0 for n in range(40)]), 0.3, 0.2, 1
-    )
-    assert [len(part) for part in (split.train, split.dev, split.test)] == [20, 12, 8]
+def test_half_is_to_learn_from_and_a_quarter_each_to_choose_by_and_to_test_on():
+    split = split_examples(examples("scored", [f"q{n}" for n in range(40)], [n % 4 == 0 for n in range(40)]), 1)
+    assert [len(part) for part in (split.train, split.dev, split.test)] == [20, 10, 10]
     assert [sum(one.good for one in part) for part in (split.train, split.dev, split.test)] == [5, 3, 2]
 
 
 def test_another_seed_is_another_split():
     many = examples("paired", [f"q{n}" for n in range(40)], [1] * 40)
-    assert split_examples(many, 0.25, 0.25, 0).digest != split_examples(many, 0.25, 0.25, 1).digest
+    assert split_examples(many, 0).digest != split_examples(many, 1).digest
 
 
 @pytest.mark.parametrize(
@@ -70,4 +68,4 @@ def test_another_seed_is_another_split():
 )
 def test_what_cannot_be_split_is_told(queries, goods, message):
     with pytest.raises(TaskError, match=message):
-        split_examples(examples("scored", queries, goods), 0.25, 0.25, 0)
+        split_examples(examples("scored", queries, goods), 0)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.store.feedback.rows import Row, load
-from astune.store.feedback.states import NewFeedback, Outcome, Said, add
+from astune.online.store.feedback.rows import FeedbackRow, load
+from astune.online.store.feedback.states import FeedbackOutcome, FeedbackPart, NewFeedback, add
 from astune.store.tables import commits, conversations, episode_messages, episodes, requests
 from tests.store.rows import add as add_row
 
@@ -48,17 +48,17 @@ def record(
 
 def say(
     connection: sa.Connection,
-    *said: Said | float,
+    *said: FeedbackPart | float,
     about: Sequence[str] = ("m",),
     at: float = 0.0,
     author: str = "ana",
     client: str = "",
     rules: FeedbackConfig | None = None,
     **rest: str,
-) -> Outcome:
+) -> FeedbackOutcome:
     """A number is a reward without a name."""
-    parts = tuple(one if isinstance(one, Said) else Said("number", value=one) for one in said)
-    new = NewFeedback(received=at, author=author, client=client, said=parts, msg_ids=tuple(about), **rest)
+    parts = tuple(one if isinstance(one, FeedbackPart) else FeedbackPart("number", value=one) for one in said)
+    new = NewFeedback(received=at, author=author, client=client, parts=parts, msg_ids=tuple(about), **rest)
     return add(connection, new, rules or FeedbackConfig())
 
 
@@ -67,7 +67,7 @@ def states(connection: sa.Connection) -> list[str]:
     return [row.state for row in rows(connection)]
 
 
-def rows(connection: sa.Connection) -> list[Row]:
+def rows(connection: sa.Connection) -> list[FeedbackRow]:
     return load(connection)
 
 

@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from astune.errors import StoreError
+from astune.online.store.requests import RecordedRequest, RecordedTurn, record
 from astune.store import tables
 from astune.store.database import Database, open_database
-from astune.store.requests import RecordedRequest, RecordedTurn, record
 from astune.store.writer import Writer
 from astune.types import Turn
 from tests.store.databases import new_url
@@ -170,7 +170,7 @@ def test_an_error_of_ones_own_is_not_tried_again(two: tuple[Database, Database])
 WRITES = """
 import sys
 from astune.store.database import open_database
-from astune.store.requests import record
+from astune.online.store.requests import record
 from astune.store.writer import Writer
 from tests.store.test_conflicts import request_of
 

@@ -73,6 +73,15 @@ def test_reading_changes_nothing(database: Database) -> None:
         assert connection.scalar(sa.select(sa.func.count()).select_from(leases)) == 0
 
 
+def test_an_error_says_nothing_of_what_was_to_be_written(database: Database) -> None:
+    """It goes into a log, which no deletion reaches."""
+    with database.writing() as connection:
+        lease(connection, "l")
+    with pytest.raises(sa.exc.IntegrityError) as error, database.writing() as connection:
+        connection.execute(leases.insert().values(name="l", holder="ana-lopez", until=0.0))
+    assert "ana-lopez" not in str(error.value)
+
+
 def test_an_address_that_is_none_is_an_error_without_its_password() -> None:
     with pytest.raises(StoreError, match=r"nowhere.*cannot be used") as error:
         open_database("postgresql+psycopg://me:secret@127.0.0.1:1/nowhere")

@@ -4,9 +4,10 @@ import pytest
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
+from astune.online.store.feedback.held import accept, load_held
+from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add, mark, settle
 from astune.store.database import Database
-from astune.store.feedback.judgements import judgements, preferences
-from astune.store.feedback.states import NewFeedback, Said, add, mark, settle
 from astune.store.tables import audit
 from tests.store.databases import database as database
 from tests.store.databases import url as url
@@ -40,13 +41,13 @@ def test_the_very_same_twice_counts_once(connection: sa.Connection) -> None:
 def test_the_last_word_of_an_author_counts_whatever_kind_it_is(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     say(connection, 1.0, at=1)
-    say(connection, Said("thumb", value=0.0), at=2)
+    say(connection, FeedbackPart("thumb", value=0.0), at=2)
     assert reward_of(connection) == {("m",): 0.0}
-    say(connection, Said("number", "help", 0.5), Said("number", "speed", 0.25), at=3)
+    say(connection, FeedbackPart("number", "help", 0.5), FeedbackPart("number", "speed", 0.25), at=3)
     assert reward_of(connection) == {("m",): 0.75}
-    say(connection, Said("number", "speed", 0.5), at=4)
+    say(connection, FeedbackPart("number", "speed", 0.5), at=4)
     assert reward_of(connection) == {("m",): 1.0}
-    say(connection, Said("rating", value=0.25), at=5)
+    say(connection, FeedbackPart("rating", value=0.25), at=5)
     assert reward_of(connection) == {("m",): 0.25}
 
 
@@ -67,8 +68,8 @@ def test_going_back_to_an_earlier_word_makes_it_the_last(connection: sa.Connecti
 
 def test_authors_differ_and_the_mean_counts(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
-    say(connection, Said("thumb", value=1.0), author="ana")
-    say(connection, Said("thumb", value=1.0), author="ben")
+    say(connection, FeedbackPart("thumb", value=1.0), author="ana")
+    say(connection, FeedbackPart("thumb", value=1.0), author="ben")
     say(connection, 0.4, author="cem")
     (judgement,) = judgements(connection, RULES)
     assert judgement.reward == pytest.approx(0.8)
@@ -77,11 +78,45 @@ def test_authors_differ_and_the_mean_counts(connection: sa.Connection) -> None:
 
 def test_named_rewards_add_up_by_weight(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
-    say(connection, Said("number", "help", 0.5), Said("number", "speed", 1.0))
+    say(connection, FeedbackPart("number", "help", 0.5), FeedbackPart("number", "speed", 1.0))
     rules = FeedbackConfig(rewards={"speed": 0.1})
     (judgement,) = judgements(connection, rules)
     assert judgement.reward == pytest.approx(0.6)
     assert judgement.rewards == {"help": 0.5, "speed": 1.0}
+
+
+@pytest.mark.parametrize(("values", "reward"), [((1.0, 1.0), 1.0), ((0.5, 0.25), 0.75), ((-1.0, -1.0), -1.0)])
+def test_a_sum_of_named_rewards_is_no_more_than_one_may_say(
+    connection: sa.Connection, values: tuple[float, float], reward: float
+) -> None:
+    record(connection, "c", ["m"])
+    rules = FeedbackConfig(rewards={"help": 1.0, "speed": 1.0}, least=-1.0)
+    say(connection, FeedbackPart("number", "help", values[0]), FeedbackPart("number", "speed", values[1]), rules=rules)
+    (judgement,) = judgements(connection, rules)
+    assert (judgement.reward, judgement.cut) == (reward, abs(sum(values)) > 1)
+
+
+@pytest.mark.fault(
+    "Online training",
+    "the store has rewards of a name to which the configuration gives no weight",
+    "they are held for a look, and count once they have a weight and are accepted",
+)
+def test_a_reward_without_a_weight_is_held(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(
+        connection,
+        *(FeedbackPart("number", f"r{number}", 1.0) for number in range(100)),
+        FeedbackPart("number", "help", 0.5),
+    )
+    rules = FeedbackConfig(rewards={"help": 1.0})
+    for now in (1, 2):
+        settle(connection, rules, now)
+        assert reward_of(connection, rules) == {("m",): 0.5}
+        assert len(load_held(connection)) == 100
+        accept(connection, load_held(connection), rules, now)
+    more = FeedbackConfig(rewards={"help": 0.5, "r7": 0.25})
+    settle(connection, more, 3)
+    assert reward_of(connection, more) == {("m",): 0.5}
 
 
 def test_feedback_judges_the_way_to_an_answer_within_its_exchange(connection: sa.Connection) -> None:
@@ -154,7 +189,7 @@ def test_what_came_while_its_answer_was_trained_is_late(connection: sa.Connectio
     (judgement,) = judgements(connection, RULES)
     say(connection, 0.0, at=2)
     say(connection, 0.0, at=2, author="ben")
-    say(connection, Said("correction", correction="so"), at=2, author="ben")
+    say(connection, FeedbackPart("correction", correction="so"), at=2, author="ben")
     train(connection, judgement.msg_ids)
     mark(connection, judgement.feedback_ids, "trained", "v1", 3)
     settle(connection, RULES, 4)
@@ -196,7 +231,7 @@ def test_answers_of_two_conversations_are_one_episode_unless_of_two_users(connec
 def test_comparisons_are_counted_by_pair(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     record(connection, "d", ["n"])
-    pair = Said("preference", "preference")
+    pair = FeedbackPart("preference", "preference")
     for author in ("ana", "ben", "cem"):
         say(connection, pair, about=[], better="m", worse="n", author=author)
     say(connection, pair, about=[], better="n", worse="m", author="cem", at=1)
@@ -224,13 +259,20 @@ def test_a_person_speaks_before_a_judge_whoever_came_first(connection: sa.Connec
 def test_more_than_the_limits_is_held(connection: sa.Connection) -> None:
     rules = FeedbackConfig(per_user_per_hour=2, per_conversation=3)
     record(connection, "c", ["a", "b", "d", "e", "f"], exchanges=["a", "b", "d", "e", "f"])
-    two = (Said("number", "x", 1.0), Said("number", "y", 1.0))
+    two = (FeedbackPart("number", "x", 1.0), FeedbackPart("number", "y", 1.0))
     assert [say(connection, *two, about=[one], rules=rules).state for one in "abd"] == ["counts", "counts", "held"]
     assert say(connection, 1.0, about=["d"], author="ben", rules=rules).state == "held"
     assert say(connection, 1.0, about=["e"], at=3600.0, author="cem", rules=rules).reason == (
         "more than 3 about one conversation"
     )
     assert say(connection, *two, about=["a"], rules=rules).state == "counts"
+
+
+def test_what_came_by_a_clock_that_was_far_ahead_is_not_of_the_hour_before(connection: sa.Connection) -> None:
+    record(connection, "c", ["a", "b"], exchanges=["a", "b"])
+    rules = FeedbackConfig(per_user_per_hour=1)
+    assert say(connection, 1.0, about=["a"], at=3e7, rules=rules).state == "counts"
+    assert say(connection, 1.0, about=["b"], at=1.0, rules=rules).state == "counts"
 
 
 @pytest.mark.fault(
@@ -272,6 +314,8 @@ def test_every_change_of_a_state_is_in_the_audit(connection: sa.Connection) -> N
 def test_a_body_that_says_several_things_is_as_good_as_its_best_part(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     train(connection, ["m"])
-    new = NewFeedback(1.0, "ana", "", (Said("thumb", value=0.0), Said("correction", correction="so")), ("m",))
+    new = NewFeedback(
+        1.0, "ana", "", (FeedbackPart("thumb", value=0.0), FeedbackPart("correction", correction="so")), ("m",)
+    )
     assert add(connection, new, RULES).state == "counts"
     assert sorted(states(connection)) == ["counts", "late"]

@@ -17,14 +17,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from astune.config.online import FeedbackConfig
+from astune.online.store.feedback.judgements import judgements
+from astune.online.store.feedback.states import FeedbackPart, mark, settle
 from astune.store.database import Database, open_database
-from astune.store.feedback.judgements import judgements
-from astune.store.feedback.states import Said, mark, settle
 from astune.store.tables import metadata
 from tests.store.databases import new_url
 from tests.store.feedback_cases import record, rows, say, states, train
 
-RULES = FeedbackConfig(wait_seconds=1e9, per_user_per_hour=10_000, unnamed_per_hour=10_000, per_conversation=10_000)
+RULES = FeedbackConfig(
+    wait_seconds=1e9,
+    per_user_per_hour=10_000,
+    unnamed_per_hour=10_000,
+    per_conversation=10_000,
+    rewards={"help": 1.0, "speed": 1.0},
+)
 ANSWERS = {"a": ("a",), "b": ("a", "b"), "d": ("d",)}
 """Each answer and what feedback on it judges: `b` follows `a` in one exchange."""
 Reward = dict[tuple[str, ...], float | None]
@@ -40,7 +46,7 @@ class Statement:
         return tuple(sorted({answer for named in self.about for answer in ANSWERS[named]}))
 
     def tell(self, connection: sa.Connection, at: float) -> str:
-        said = (Said("number", name, value) for name, value in self.values)
+        said = (FeedbackPart("number", name, value) for name, value in self.values)
         return say(connection, *said, about=sorted(self.about), author=self.author, at=at, rules=RULES).state
 
 
@@ -188,6 +194,8 @@ class Feedback(RuleBasedStateMachine):
     """Feedback, answers and commits in any order, beside a model of what each answer was worth when it was trained."""
 
     database: Database
+    compared: set[tuple[str, ...]]
+    """The answers whose rewards were compared, in all sequences."""
 
     @initialize()
     def begin(self) -> None:
@@ -195,7 +203,6 @@ class Feedback(RuleBasedStateMachine):
         self.model = Model()
         self.known: set[str] = set()
         self.trained: set[str] = set()
-        self.made: Reward = {}
         self.clock = 0.0
 
     @rule(statement=STATEMENTS)
@@ -244,9 +251,12 @@ class Feedback(RuleBasedStateMachine):
     def what_counts_is_what_the_model_says(self) -> None:
         with self.database.writing() as connection:
             settle(connection, RULES, self.clock)
-            assert rewards(connection) == pytest.approx(self.model.rewards(self.known))
+            expected = self.model.rewards(self.known)
+            assert rewards(connection) == pytest.approx(expected)
+        self.compared.update(expected)
 
 
 def test_any_sequence_of_feedback_answers_and_commits(shared: Database) -> None:
-    machine = type("OnThis", (Feedback,), {"database": shared})
+    machine = type("OnThis", (Feedback,), {"database": shared, "compared": set()})
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=14, deadline=None))
+    assert machine.compared, "no sequence came to feedback that counts"

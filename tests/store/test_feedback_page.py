@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
+from astune.online.store.feedback.judgements import judgements
+from astune.online.store.feedback.rules import STATES
+from astune.online.store.feedback.states import FeedbackPart, mark, settle
 from astune.store.database import open_database
-from astune.store.feedback.judgements import judgements
-from astune.store.feedback.rules import STATES
-from astune.store.feedback.states import Said, mark, settle
 from tests.store.feedback_cases import record, rows, say, train
 
 PAGE = (Path(__file__).parents[2] / "docs" / "online.md").read_text(encoding="utf-8")
 RULES = FeedbackConfig(wait_seconds=100, per_user_per_hour=3, unnamed_per_hour=3, per_conversation=4)
-CORRECTION = Said("correction", "correction", correction="so")
+CORRECTION = FeedbackPart("correction", "correction", correction="so")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def connection(tmp_path: Path) -> Iterator[sa.Connection]:
         yield connection
 
 
-def tell(connection: sa.Connection, *said: Said | float, **more: object) -> str:
+def tell(connection: sa.Connection, *said: FeedbackPart | float, **more: object) -> str:
     return say(connection, *said, **{"client": "app", "rules": RULES, **more}).state  # type: ignore[arg-type]
 
 
@@ -53,15 +53,16 @@ def earlier(connection: sa.Connection) -> str:
 
 
 def other_kind(connection: sa.Connection) -> str:
-    tell(connection, Said("thumb", value=1.0))
-    state = tell(connection, Said("number", "help", 0.25), Said("number", "speed", 0.25), at=1)
+    tell(connection, FeedbackPart("thumb", value=1.0))
+    state = tell(connection, FeedbackPart("number", "help", 0.25), FeedbackPart("number", "speed", 0.25), at=1)
     assert worth(connection) == 0.5
     return state
 
 
 def other_author(connection: sa.Connection) -> str:
-    tell(connection, 1.0)
-    state = tell(connection, 0.0, author="ben")
+    record(connection, "d", ["o"], client="app")
+    tell(connection, 1.0, about=["o"])
+    state = tell(connection, 0.0, about=["o"], author="ben")
     assert worth(connection) == 0.5
     return state
 
@@ -111,7 +112,7 @@ def correction_of_trained(connection: sa.Connection) -> str:
 def trained_meanwhile(connection: sa.Connection) -> str:
     tell(connection, 1.0)
     (used,) = judgements(connection, RULES)
-    tell(connection, 0.0, author="ben", at=1)
+    tell(connection, 0.0, author="app", at=1)
     train(connection, used.msg_ids)
     mark(connection, used.feedback_ids, "trained", "v1", 2)
     settle(connection, RULES, 3)
@@ -119,9 +120,9 @@ def trained_meanwhile(connection: sa.Connection) -> str:
 
 
 def emptied_correction(connection: sa.Connection) -> str:
-    state = tell(connection, Said("correction", "correction", correction=None))
-    assert tell(connection, Said("correction", "correction", correction=None), at=1) == state
-    assert tell(connection, 1.0, Said("correction", "correction", correction=None), at=2) == "counts"
+    state = tell(connection, FeedbackPart("correction", "correction", correction=None))
+    assert tell(connection, FeedbackPart("correction", "correction", correction=None), at=1) == state
+    assert tell(connection, 1.0, FeedbackPart("correction", "correction", correction=None), at=2) == "counts"
     assert judgements(connection, RULES)[0].corrections == ()
     return state
 
@@ -138,7 +139,8 @@ def too_many_of_nobody(connection: sa.Connection) -> str:
 
 
 def too_many_of_a_conversation(connection: sa.Connection) -> str:
-    return [tell(connection, 1.0, author=author) for author in "abdef"][-1]
+    record(connection, "d", ["o"], client="app")
+    return [tell(connection, 1.0, about=["o"], author=author) for author in "abdef"][-1]
 
 
 def off(connection: sa.Connection) -> str:
@@ -152,6 +154,11 @@ def off(connection: sa.Connection) -> str:
     (author,) = {row.author for row in rows(connection) if row.state == "held"}
     assert author == "troll"
     return "held"
+
+
+def without_weight(connection: sa.Connection) -> str:
+    tell(connection, FeedbackPart("number", "help", 1.0))
+    return settled(connection, 1)
 
 
 def judge_first(connection: sa.Connection) -> str:
@@ -186,6 +193,7 @@ CASES: dict[str, Callable[[sa.Connection], str]] = {
     "about answers of two conversations of a user": two_conversations,
     "about answers to two users": two_users,
     "about another client's answers": lambda connection: tell(connection, 1.0, client="other"),
+    "of a user about an answer to another user": lambda connection: tell(connection, 1.0, author="ben"),
     "before its answer is in the store": early,
     "its answer does not come within `wait_seconds`": never,
     "only some of its answers come": partly,
@@ -197,6 +205,7 @@ CASES: dict[str, Callable[[sa.Connection], str]] = {
     "more than `unnamed_per_hour`": too_many_of_nobody,
     "more than `per_conversation`": too_many_of_a_conversation,
     "of an author far off everyone's": off,
+    "a named reward that has no weight any more": without_weight,
     "of a judge, and a person speaks later": judge_first,
     "of a judge, where a person has spoken": judge_last,
 }

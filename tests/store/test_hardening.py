@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from astune.errors import StoreError
+from astune.online.store.audit import lines, say
 from astune.store import writer as writer_module
-from astune.store.audit import lines, say
 from astune.store.database import Database, open_database, open_existing
 from astune.store.tables import audit, leases
 from astune.store.writer import Writer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from astune.store import leases
+from astune.online.store import leases
+from astune.online.store.leases import name_of
 from astune.store.database import Database
-from astune.support.processes import name_of
 from tests.store.databases import database as database
 from tests.store.databases import url as url
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NOW, SECONDS = 1000.0, 30.0
 HOLDS = f"""
 import os, sys
-from astune.store import leases
+from astune.online.store import leases
 from astune.store.database import open_database
-from astune.support.processes import name_of
+from astune.online.store.leases import name_of
 
 holder = name_of(os.getpid()) + "/train"
 with open_database(sys.argv[1]).writing() as connection:
@@ -34,9 +34,9 @@ def take(database: Database, holder: str, now: float = NOW) -> bool:
         return leases.take(connection, "train", holder, now, SECONDS)
 
 
-def held_by(database: Database) -> str | None:
+def find_holder(database: Database) -> str | None:
     with database.reading() as connection:
-        return leases.held_by(connection, "train", NOW)
+        return leases.find_holder(connection, "train", NOW)
 
 
 @pytest.mark.fault(
@@ -51,14 +51,31 @@ def test_who_was_killed_on_this_machine_is_followed_at_once(database: Database, 
         assert child.stdout is not None
         holder = child.stdout.readline().strip()
         other = f"{name_of(os.getpid())}/other"
-        assert held_by(database) == holder and not take(database, other)
+        assert find_holder(database) == holder and not take(database, other)
         child.kill()
         child.wait()
-        assert held_by(database) is None and take(database, other) and held_by(database) == other
+        assert find_holder(database) is None and take(database, other) and find_holder(database) == other
+
+
+@pytest.mark.fault(
+    "Online training",
+    "a trainer on another machine dies whose clock was an hour ahead",
+    "another takes over once it was not heard of for as long as ever",
+)
+def test_a_lease_by_a_clock_that_was_ahead_ends_when_it_is_not_renewed(database: Database) -> None:
+    elsewhere, here, others = "web-1:5e1f-4026531836/7:99/train", f"{name_of(os.getpid())}/train", leases.LeaseWatch()
+
+    def taken(now: float) -> bool:
+        with database.writing() as connection:
+            return leases.take(connection, "train", here, now, SECONDS, others)
+
+    assert take(database, elsewhere, NOW + 3600) and not taken(NOW)
+    assert take(database, elsewhere, NOW + 3620) and not taken(NOW + 20), "it is heard of"
+    assert not taken(NOW + 20 + SECONDS - 1) and taken(NOW + 20 + SECONDS)
 
 
 def test_of_another_machine_nobody_can_tell_so_its_lease_must_run_out(database: Database) -> None:
     elsewhere, here = "web-1:5e1f-4026531836/7:99/train", f"{name_of(os.getpid())}/train"
     assert take(database, elsewhere) and not take(database, here)
-    assert held_by(database) == elsewhere
+    assert find_holder(database) == elsewhere
     assert take(database, here, NOW + SECONDS)

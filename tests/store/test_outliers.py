@@ -7,25 +7,27 @@ import pytest
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
+from astune.online.store.feedback.held import accept, load_held
+from astune.online.store.feedback.outliers import ScoreStats, deviations
+from astune.online.store.feedback.states import FeedbackPart, settle
 from astune.store.database import Database
-from astune.store.feedback.held import accept, held
-from astune.store.feedback.outliers import Values, deviations
-from astune.store.feedback.states import settle
+from tests.rows import each_row
 from tests.store.databases import database as database
 from tests.store.databases import url as url
 from tests.store.feedback_cases import record, rows, say
 
+CORRECTION = FeedbackPart("correction", "correction", correction="no")
 RULES = FeedbackConfig(hold_outliers=4, per_conversation=1000)
 
 
-def values(said: np.ndarray) -> Values:
-    return Values(len(said), float(said.mean()), float(said.var()))
+def values(said: np.ndarray) -> ScoreStats:
+    return ScoreStats(len(said), float(said.mean()), float(said.var()))
 
 
 def test_the_formula() -> None:
     """Computed step by step."""
     means = [0.5, 0.6, 0.7, 0.7, 0.8, 0.0]
-    authors = {number: Values(20, mean, mean * (1 - mean)) for number, mean in enumerate(means)}
+    authors = {number: ScoreStats(20, mean, mean * (1 - mean)) for number, mean in enumerate(means)}
     variance = sum(mean * (1 - mean) for mean in means) / 6
     centre = 0.65
     off = 1.4826 * np.median([abs(mean - centre) for mean in means])
@@ -34,8 +36,8 @@ def test_the_formula() -> None:
     assert deviations(authors, 1.0)[5] == pytest.approx(0.65 / below)
 
 
-@pytest.mark.parametrize(("people", "at_most"), [(6, 0.015), (20, 0.004), (100, 0.002)])
-@pytest.mark.parametrize("spread", [0.0, 0.1])
+@each_row(("people", "at_most"), [(6, 0.015), (20, 0.004), (100, 0.002)])
+@each_row("spread", [0.0, 0.1])
 def test_false_alarms_are_as_rare_as_the_page_says(people: int, at_most: float, spread: float) -> None:
     rng = np.random.default_rng(7)
     alarms = asked = 0
@@ -49,9 +51,9 @@ def test_false_alarms_are_as_rare_as_the_page_says(people: int, at_most: float, 
 
 
 def test_few_people_and_few_values_say_nothing() -> None:
-    crowd = {number: Values(10, 0.7, 0.2) for number in range(5)}
+    crowd = {number: ScoreStats(10, 0.7, 0.2) for number in range(5)}
     assert deviations(crowd, 1.0) == {}
-    assert deviations({**crowd, 5: Values(9, 0.0, 0.0)}, 1.0) == {}
+    assert deviations({**crowd, 5: ScoreStats(9, 0.0, 0.0)}, 1.0) == {}
 
 
 @pytest.fixture
@@ -65,17 +67,20 @@ def connection(database: Database) -> Iterator[sa.Connection]:
     "An author's rewards are far off everyone's",
     "They are held until somebody accepts or refuses them",
 )
-def test_who_is_off_is_held_until_somebody_accepts_it(connection: sa.Connection) -> None:
+@pytest.mark.parametrize("trolls", [(0.0,), (CORRECTION,), (1.0, CORRECTION)], ids=["low", "corrects", "likes too"])
+def test_who_is_off_is_held_until_somebody_accepts_it(
+    connection: sa.Connection, trolls: tuple[FeedbackPart | float, ...]
+) -> None:
     ids = [f"m{number}" for number in range(10)]
     record(connection, "c", ids, exchanges=ids)
     for number, author in enumerate(("ana", "ben", "cem", "dan", "eva", "fay", "troll")):
         for place, one in enumerate(ids):
-            liked = 0.0 if author == "troll" else float((place + number) % 10 < 8)
-            say(connection, liked, about=[one], author=author, rules=RULES)
+            said = trolls if author == "troll" else (float((place + number) % 10 < 8),)
+            say(connection, *said, about=[one], author=author, rules=RULES)
     settle(connection, FeedbackConfig(), 1)
-    assert held(connection) == []
+    assert load_held(connection) == []
     settle(connection, RULES, 1)
-    assert {row.author for row in held(connection)} == {"troll"}
-    accept(connection, held(connection), RULES, 2)
+    assert {row.author for row in load_held(connection)} == {"troll"}
+    accept(connection, load_held(connection), RULES, 2)
     settle(connection, RULES, 3)
     assert {row.state for row in rows(connection)} == {"counts"}

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.store import tables
-from astune.store.database import Database, open_database
-from astune.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
-from astune.store.requests import (
+from astune.online.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from astune.online.store.requests import (
     RecordedRequest,
     RecordedTurn,
     TurnPlace,
@@ -22,7 +20,9 @@ from astune.store.requests import (
     record,
     requests_in,
 )
-from astune.store.retention import Whose, delete
+from astune.online.store.retention import DeletionScope, delete
+from astune.store import tables
+from astune.store.database import Database, open_database
 from astune.token_ids import Logprobs, TokenIds
 from astune.types import Turn
 from tests.store.databases import new_url
@@ -209,7 +209,7 @@ def test_a_conversation_that_was_deleted_under_way_begins_anew(database: Databas
     )
     with database.writing() as connection:
         record(connection, a_request(0, name, (RecordedTurn(first, "one"),)))
-    delete(database, Whose(conversation=name), role="command", now=1.0)
+    delete(database, DeletionScope(conversation=name), role="command", now=1.0)
     place = TurnPlace(f"{name}-0", 0)
     with database.writing() as connection:
         later = replace(a_request(1, name, (RecordedTurn(second, "two"),), place), exchange=f"{name}-0")

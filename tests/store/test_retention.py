@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from astune.errors import StoreError
-from astune.store import audit
+from astune.online.store import audit
+from astune.online.store.retention import DAY, GONE, DeletionScope, delete, expire
 from astune.store.database import Database, open_database
-from astune.store.retention import DAY, GONE, Whose, delete, expire
 from astune.store.tables import commits, feedback, metadata, requests, samples
 from tests.store.databases import database as database
 from tests.store.databases import url as url
@@ -91,11 +91,11 @@ def test_after_a_deletion_no_cell_has_a_text_or_id_of_the_person_and_others_are_
         texts = {*theirs, *connection.scalars(mine), *(f"task-{name}" for name in theirs)}
     if by_user:
         texts.add("ana-lopez")
-        done = delete(database, Whose(user="ana-lopez"), role="command", now=5.0)
+        done = delete(database, DeletionScope(user="ana-lopez"), role="command", now=5.0)
     elif not theirs:
         return
     else:
-        done = delete(database, Whose(conversation=theirs[0]), role="command", now=5.0)
+        done = delete(database, DeletionScope(conversation=theirs[0]), role="command", now=5.0)
 
     after = cells(database)
     assert not [row for rows in after.values() for row in rows if mentions(row, texts)]
@@ -119,7 +119,7 @@ def test_the_versions_that_saw_it_are_named_and_nothing_else_about_it_is(databas
         add_version(connection, 2, 1, {"e2": (other, ["msg-b"])})
         add_version(connection, 3, 0, {})
         add_version(connection, 4, 2, {})
-    done = delete(database, Whose(user="ana"), role="command", now=9.0)
+    done = delete(database, DeletionScope(user="ana"), role="command", now=9.0)
     assert (done.conversations, done.requests, done.versions, done.heirs) == (1, 1, [1], [2, 4])
     with database.reading() as connection:
         (line,) = audit.lines(connection, what="deleted")
@@ -128,10 +128,30 @@ def test_the_versions_that_saw_it_are_named_and_nothing_else_about_it_is(databas
         assert "ana" not in repr(line)
         assert connection.scalars(sa.select(samples.c.episode_id)).all() == ["e2"]
     assert [row[0] for row in cells(database)["episodes"]] == ["e1", "e2"]  # the first has bo's answer too
-    again = delete(database, Whose(user="ana"), role="command", now=10.0)
+    again = delete(database, DeletionScope(user="ana"), role="command", now=10.0)
     assert again.conversations == again.requests == again.feedback == 0
     with database.reading() as connection:
         assert len(list(audit.lines(connection, what="deleted"))) == 1
+
+
+@pytest.mark.parametrize("rated", [False, True])
+def test_conversations_that_name_nobody_and_that_the_person_rated_are_offered(database: Database, rated: bool) -> None:
+    with database.writing() as connection:
+        for name, user in (("own", "ana-lopez"), ("nobody", None), ("nobody-2", None), ("bo", "bo")):
+            turn = add_request(connection, f"msg-{name}", name, "x", user=user)
+            for state in ("counts", "trained"):
+                add_feedback(connection, "ana-lopez", [f"msg-{name}"], state=state, reason="v7")
+        add_request(connection, "msg-other", "other", "x")
+        add_version(connection, 7, 0, {"e": (turn, ["msg-bo"])})
+        add_version(connection, 8, 7, {})
+    done = delete(database, DeletionScope(user="ana-lopez", rated=rated), role="command", now=9.0)
+    assert (done.feedback, done.versions, done.heirs) == (8, [7], [8]), "she had a say in what bo's answer was worth"
+    assert (done.kept, done.kept_feedback) == (([], 0) if rated else (["nobody", "nobody-2"], 4))
+    after = cells(database)
+    assert {row[0] for row in after["conversations"]} == {"bo", "other"} | (set() if rated else set(done.kept))
+    assert not [row for rows in after.values() for row in rows if "ana-lopez" in repr(row)]
+    if done.kept:
+        assert delete(database, DeletionScope(conversation=done.kept), role="command", now=10.0).conversations == 2
 
 
 def test_a_commit_that_waits_for_what_is_deleted_does_not_become_one_of_everything(database: Database) -> None:
@@ -141,7 +161,7 @@ def test_a_commit_that_waits_for_what_is_deleted_does_not_become_one_of_everythi
         add_request(connection, "msg-c", "conv-c", "x", user="ana", task_id="t-both")
         for task in ("t-ana", "t-both"):
             add(connection, commits, by="client", state="asked", task_id=task)
-    delete(database, Whose(user="ana"), role="command", now=9.0)
+    delete(database, DeletionScope(user="ana"), role="command", now=9.0)
     with database.reading() as connection:
         found = connection.scalars(sa.select(commits.c.task_id).order_by(commits.c.id))
         assert found.all() == [GONE, "t-both"]
@@ -165,7 +185,7 @@ def test_of_what_is_deleted_nothing_is_left_in_the_files_of_sqlite(tmp_path: Pat
     database = open_database(f"sqlite:///{tmp_path}/store.db")
     with database.writing() as connection:
         add_request(connection, "msg-a", "conv-a", "a secret that must go " * 500, user="ana")
-    delete(database, Whose(user="ana"), role="command", now=1.0)
+    delete(database, DeletionScope(user="ana"), role="command", now=1.0)
     for path in tmp_path.iterdir():
         assert b"must go" not in path.read_bytes() and b"conv-a" not in path.read_bytes(), path
     database.close()
@@ -176,6 +196,10 @@ def test_a_conversation_that_is_not_there_is_an_error_with_the_nearest(database:
     with database.writing() as connection:
         add_request(connection, "msg-a", "conv-anna", "x")
     with pytest.raises(StoreError, match=r"no conversation 'conv-ana'\. Did you mean 'conv-anna'"):
-        delete(database, Whose(conversation="conv-ana"), role="command", now=1.0)
-    with pytest.raises(ValueError):
-        Whose()
+        delete(database, DeletionScope(conversation="conv-ana"), role="command", now=1.0)
+    with pytest.raises(StoreError, match=r"no conversation 'gone'"):
+        delete(database, DeletionScope(conversation=["conv-anna", "gone"]), role="command", now=1.0)
+    assert len(cells(database)["conversations"]) == 1, "all are known, or nothing is deleted"
+    for wrong in ({}, {"conversation": "c", "rated": True}):
+        with pytest.raises(ValueError):
+            DeletionScope(**wrong)

@@ -1,8 +1,8 @@
 import pytest
 
 from astune.errors import StoreError
+from astune.online.store.trace import AnswerTrace, VersionTrace, trace
 from astune.store.database import Database
-from astune.store.trace import AnswerTrace, VersionTrace, trace
 from tests.store.databases import database as database
 from tests.store.databases import url as url
 from tests.store.rows import add_feedback, add_request, add_version

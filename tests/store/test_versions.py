@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from astune.errors import StoreError
-from astune.store import leases, versions
+from astune.online.store import leases, versions
+from astune.online.store.versions import AS_CONFIGURED, ModelVersion
 from astune.store.database import Database
-from astune.store.versions import AS_CONFIGURED, ModelVersion
 from tests.store.databases import database as database
 from tests.store.databases import url as url
 
@@ -31,14 +31,24 @@ def test_a_version_is_read_as_it_was_added(database: Database) -> None:
         assert [each.number for each in versions.every(connection)] == [1, 2]
 
 
-@pytest.mark.parametrize(("number", "parent"), [(1, 0), (2, 0), (3, 1), (3, 2)])
-def test_two_versions_of_one_parent_can_never_be(database: Database, number: int, parent: int) -> None:
+@pytest.mark.parametrize(("number", "parent"), [(1, 0), (3, 1), (3, 2)])
+def test_a_version_follows_the_newest_alone(database: Database, number: int, parent: int) -> None:
     with database.writing() as connection:
         versions.add(connection, FIRST)
     with pytest.raises(StoreError, match="the newest is 1 by now"), database.writing() as connection:
         versions.add(connection, replace(FIRST, number=number, parent=parent))
     with database.reading() as connection:
         assert versions.every(connection) == [FIRST]
+
+
+def test_a_version_may_be_made_from_an_older_one_as_where_the_newest_is_damaged(database: Database) -> None:
+    with database.writing() as connection:
+        versions.add(connection, FIRST)
+        versions.add(connection, replace(FIRST, number=2, parent=0))
+    with database.reading() as connection:
+        newest = versions.newest(connection)
+        assert (newest.number, newest.parent) == (2, 0)
+        assert versions.parent_of(connection, newest) == versions.find(connection, 0)
 
 
 def test_a_lease_is_one_holders_until_it_runs_out_or_is_given_back(database: Database) -> None:
@@ -50,9 +60,9 @@ def test_a_lease_is_one_holders_until_it_runs_out_or_is_given_back(database: Dat
         assert not leases.take(connection, "train", "b", now=49.0, seconds=30.0)
         assert not leases.keep(connection, "train", "a", now=50.0, seconds=30.0), "it has run out"
         assert leases.take(connection, "train", "b", now=50.0, seconds=30.0)
-        assert leases.held_by(connection, "train", now=51.0) == "b"
+        assert leases.find_holder(connection, "train", now=51.0) == "b"
         leases.give_back(connection, "train", "a")
-        assert leases.held_by(connection, "train", now=51.0) == "b", "only the holder gives it back"
+        assert leases.find_holder(connection, "train", now=51.0) == "b", "only the holder gives it back"
         leases.give_back(connection, "train", "b")
         assert leases.take(connection, "train", "a", now=51.0, seconds=30.0)
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from astune.support.paths import inside, is_name
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["", ".", "..", "a/b", "/etc", "../x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\ud800", "a" * 201, "é" * 101],
 )

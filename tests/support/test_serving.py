@@ -11,9 +11,11 @@ from contextlib import closing
 
 import pytest
 import uvicorn
+from starlette.responses import PlainTextResponse
 
-from astune.support import serving
-from astune.support.serving import MOST_HEAD_BYTES, bound_socket, serve_until_signal, server_config
+from astune.support.http import serving
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.serving import MOST_HEAD_BYTES, bound_socket, serve_until_signal, server_config
 from astune.support.signals import on_ctrl_c, signals_as_ctrl_c
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -53,7 +55,8 @@ class Served:
         self.app = App()
         self.socket = bound_socket("127.0.0.1", 0)
         self.socket.listen(serving.BACKLOG)
-        self.server = uvicorn.Server(server_config(self.app, log_config=None, timeout_keep_alive=keep_alive))
+        open_to_all = Guarded(self.app, PlainTextResponse, any_name=True, any_type=True)
+        self.server = uvicorn.Server(server_config(open_to_all, log_config=None, timeout_keep_alive=keep_alive))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
 
     def open(self) -> socket.socket:
@@ -237,6 +240,57 @@ def test_two_requests_at_once_are_both_answered(patient: Served) -> None:
         assert [answer(connection) for _ in range(4)] == [b"99999", b"3", b"99999", b"3"]
 
 
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.fault(
+    AREA,
+    "a client offers another protocol with its request, as Java's offers HTTP/2 (all servers)",
+    "the request is answered as if it had not",
+)
+@pytest.mark.parametrize("pieces", [1, 2, 60])
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ((HEAD % b"all") + OFFER + b"\r\nabc", [b"3"]),
+        ((HEAD % b"none") + OFFER + b"\r\nabc", [b"0"]),
+        (GOOD + (HEAD % b"all") + OFFER + b"\r\nabc" + GOOD, [b"3", b"3", b"3"]),
+        (((HEAD % b"all") + OFFER + b"\r\nabc") * 300, [b"3"] * 300),
+        ((HEAD % b"all") + b"Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\nabc" + GOOD, [b"3", b"3"]),
+        ((HEAD % b"all") + b"upgrade: TLS/1.0\r\nUPGRADE: h2c\r\nconnection: upgrade\r\n\r\nabc" + GOOD, [b"3", b"3"]),
+        (b"GET /all HTTP/1.1\r\nHost: x\r\n" + OFFER + b"\r\n" + GOOD, [b"0", b"3"]),
+        (
+            (HEAD % b"all").replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")
+            + OFFER
+            + b"\r\n3\r\nabc\r\n0\r\n\r\n"
+            + GOOD,
+            [b"3", b"3"],
+        ),
+        ((HEAD % b"all").replace(b"HTTP/1.1", b"HTTP/1.0") + OFFER + b"\r\nabc", [b"3"]),
+        ((HEAD % b"all") + OFFER.replace(b"Upgrade,", b"close, Upgrade,") + b"\r\nabc", [b"3"]),
+    ],
+)
+def test_an_offer_of_another_protocol_is_not_taken(
+    patient: Served, sent: bytes, told: list[bytes], pieces: int
+) -> None:
+    step = -(-len(sent) // pieces)
+    with closing(patient.open()) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place in range(0, len(sent), step):
+            connection.sendall(sent[place : place + step])
+        assert [answer(connection) for _ in told] == told
+
+
+def test_an_offer_waits_for_the_body_that_the_server_asks_for(patient: Served) -> None:
+    with closing(patient.open()) as connection:
+        connection.sendall((HEAD % b"all") + OFFER + b"Expect: 100-continue\r\n\r\n")
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(BODY)
+        assert answer(connection) == b"3"
+        connection.sendall(b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n" + OFFER + b"\r\n")
+        assert until_closed(connection).startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_comes_as_soon_as_the_address_is_told_ends_the_server_in_order(number: int) -> None:
     events: list[str] = []
@@ -256,5 +310,5 @@ def test_a_signal_that_comes_as_soon_as_the_address_is_told_ends_the_server_in_o
         on_ctrl_c(lambda: events.append("heard afterwards")),
         closing(bound_socket("127.0.0.1", 0)) as listener,
     ):
-        asyncio.run(serve_until_signal(server_config(app, lifespan=True), listener, ready))
+        asyncio.run(serve_until_signal(server_config(Guarded(app, PlainTextResponse), lifespan=True), listener, ready))
     assert events == ["told", "closed", "heard afterwards"]

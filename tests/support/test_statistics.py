@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from astune.support import statistics
 from astune.support.statistics import estimate, paired_test, pass_at_k
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("attempts", "passed", "k"), [(5, 2, 1), (5, 2, 3), (6, 0, 2), (6, 6, 4), (7, 3, 5), (4, 4, 4)]
-)
+@each_row(("attempts", "passed", "k"), [(5, 2, 1), (5, 2, 3), (6, 0, 2), (6, 6, 4), (7, 3, 5), (4, 4, 4)])
 def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_that_have_a_success(
     attempts: int, passed: int, k: int
 ) -> None:

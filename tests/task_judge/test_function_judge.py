@@ -11,6 +11,7 @@ from astune.errors import JudgeError, PluginError
 from astune.rollout.verdict import ask_judge, verdict_or_error
 from astune.task_judge import FunctionJudge
 from astune.types import Episode, JudgeOutput, StopReason, Task, Verdict
+from tests.rows import each_row
 
 MakeEpisode = Callable[..., Episode]
 
@@ -52,7 +53,7 @@ class AgentScopesJudgeOutput:
         self.metrics = metrics
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("returned", "verdict"),
     [
         (True, Verdict(1.0, passed=True, judged_by="my.module:judge")),
@@ -74,7 +75,7 @@ async def test_what_a_function_may_return(make_episode: MakeEpisode, returned: A
 @pytest.mark.fault(
     "Judges", "a judge returns something that is no reward", "no verdict, and an error that names the judge"
 )
-@pytest.mark.parametrize(
+@each_row(
     ("returned", "message"),
     [
         (float("nan"), "reward must be a finite number, found nan"),

@@ -7,8 +7,10 @@ import pytest
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import PluginError
-from astune.task_judge import FunctionJudge, MathAnswerAsJudge, make_judge
+from astune.task_judge import FunctionJudge, make_judge
+from astune.task_judge.registry import find_judge
 from astune.types import Episode
+from tests.rows import each_row
 
 MakeEpisode = Callable[..., Episode]
 
@@ -47,9 +49,22 @@ def test_no_judge_is_none() -> None:
     assert make_judge(TaskJudgeConfig()) is None
 
 
-@pytest.mark.parametrize("name", ["MathAnswerAsJudge", "astune.task_judge.math_answer_as_judge->MathAnswerAsJudge"])
-def test_the_math_judge_has_a_short_and_an_older_name(name: str) -> None:
-    assert isinstance(make_judge(TaskJudgeConfig(judge_protocol=name)), MathAnswerAsJudge)
+@each_row("form", ["{}", "astune.task_judge.{}->{}", "astune.task_judge.{}:{}", "astune/task_judge/{}.py->{}"])
+@each_row(
+    ("module", "name"),
+    [
+        ("math_answer_as_judge", "MathAnswerAsJudge"),
+        ("math_answer_as_judge", "MathAnswerAndLlmAsJudge"),
+        ("env_service_as_judge", "EnvServiceJudge"),
+        ("rubrics_judge", "RubricsAsJudge"),
+    ],
+)
+def test_a_judge_that_ships_is_found_by_its_name_and_at_every_place_it_is_said_to_have(
+    form: str, module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the path leads nowhere
+    spec = name if form == "{}" else form.format(module, name)
+    assert find_judge(spec) is find_judge(name)
 
 
 async def test_a_class_is_constructed_with_its_config(plugin: str, make_episode: MakeEpisode) -> None:

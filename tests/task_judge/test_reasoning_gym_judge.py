@@ -16,6 +16,7 @@ from astune.task_judge import make_judge
 from astune.task_judge.reasoning_gym_judge import ReasoningGymJudge
 from astune.task_reader import make_reader
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
+from tests.rows import each_row
 
 needed = importlib.util.find_spec("reasoning_gym")
 pytestmark = pytest.mark.skipif(needed is None, reason="needs reasoning-gym")
@@ -102,7 +103,7 @@ async def test_a_verifier_that_cannot_score_the_reference_either_says_nothing(ju
         await judge.judge(task, episode(task, "8"))
 
 
-@pytest.mark.parametrize("name", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown"])
+@each_row("name", ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown"])
 async def test_an_answer_is_no_program(
     judge: ReasoningGymJudge, tasks: dict[str, Task], name: str, tmp_path: Path
 ) -> None:

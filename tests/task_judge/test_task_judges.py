@@ -11,6 +11,7 @@ from astune.task_judge import MathAnswerAsJudge, TaskJudges, make_judge, registr
 from astune.task_judge.registry import import_registered
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Task
+from tests.rows import each_row
 
 MakeEpisode = Callable[..., Episode]
 
@@ -28,7 +29,11 @@ def task(scorer: object = None, schema: object = None) -> Task:
 def test_a_task_without_scorer_has_no_judge_of_its_own() -> None:
     assert TaskJudges(TaskJudgeConfig()).of(task()) is None
     assert TaskJudges(TaskJudgeConfig()).of(Task("t", "q")) is None
-    assert TaskJudges(TaskJudgeConfig()).of(task(schema="boxed")) is None
+
+
+def test_an_answer_schema_without_scorer_is_an_error_and_not_passed_over() -> None:
+    with pytest.raises(TaskError, match="answer_schema 'boxed' counts only beside a scorer"):
+        TaskJudges(TaskJudgeConfig()).check([task(schema="boxed")])
 
 
 @pytest.mark.parametrize("name", ["math", "MathAnswerAsJudge"])
@@ -39,7 +44,7 @@ def test_a_scorer_is_found_by_its_short_and_its_full_name_and_made_once(name: st
     assert judges.of(task(name)) is judge
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "answer", "right"),
     [
         ("boxed", "\\boxed{4}", True),

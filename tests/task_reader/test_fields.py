@@ -11,6 +11,7 @@ from astune.errors import ConfigError, TaskError
 from astune.task_reader.fields import FieldPath, Template, parse_selector
 from astune.task_reader.rows import RowMapping
 from astune.types import Task
+from tests.rows import each_row
 
 ROW: dict[str, Any] = {
     "question": "Which?",
@@ -32,7 +33,7 @@ def problem(row: dict[str, Any], **fields: Any) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "value"),
     [
         ("question", "Which?"),
@@ -74,15 +75,15 @@ def test_every_value_in_a_row_has_a_path(row: dict[str, Any]) -> None:
         assert FieldPath.parse(path, "answer").value(row, "") == value
 
 
-@pytest.mark.parametrize("path", ["", ".a", "a.", "a..b", "a[", "a[x]", "a[1", "[0]", "a]", "a b}", "a[0]b", "a[1.5]"])
-@pytest.mark.parametrize("key", ["task_id", "query", "answer", "messages", "env_type"])
+@each_row("path", ["", ".a", "a.", "a..b", "a[", "a[x]", "a[1", "[0]", "a]", "a b}", "a[0]b", "a[1.5]"])
+@each_row("key", ["task_id", "query", "answer", "messages", "env_type"])
 def test_what_is_no_path_is_an_error_before_any_row_is_read(path: str, key: str) -> None:
     with pytest.raises(ConfigError) as error:
         RowMapping(FieldsConfig(**{key: path}))
     assert str(error.value).startswith(f"astune.task_reader.fields.{key}: {path!r} is no column or path")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "message"),
     [
         (
@@ -158,7 +159,7 @@ def test_templates_are_what_joining_their_parts_gives(parts: list[Any], row: dic
     assert Template.parse(template, "query").value(row, "") == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "message"),
     [
         ("{question", "has a single '{' at '{question'"),
@@ -183,7 +184,7 @@ def test_only_texts_take_a_template(key: str) -> None:
         parse_selector("{a}", key)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("template", "message"),
     [
         ("{questoin}", "no column 'questoin', which astune.task_reader.fields.query names; "),
@@ -201,7 +202,7 @@ def test_a_template_that_a_row_does_not_fit_names_the_column(template: str, mess
     assert text.startswith(f"data.jsonl:3: {message}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("regex", "answer", "found"),
     [
         (r"####\s*(.+)", "6 * 12 = 72\n#### 72", "72"),

@@ -13,6 +13,7 @@ from astune.config.tasks import CsvConfig, HuggingFaceReaderConfig, JsonlFile, J
 from astune.errors import ConfigError, MissingDependency, TaskError
 from astune.task_reader import Split, TaskReaderHuggingFace, TaskReaderJsonl
 from astune.task_reader.huggingface import local_rows
+from tests.rows import each_row
 
 ROWS = [{"question": f"{n} * 2?", "answer": f"#### {2 * n}"} for n in range(10)]
 
@@ -262,7 +263,7 @@ def test_importing_the_readers_loads_no_datasets() -> None:
     assert out.strip() == "False"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "encoding", "config"),
     [
         ("a.csv", "query,answer\nWie groß?,2\n", "utf-8-sig", {}),
@@ -286,7 +287,7 @@ def test_a_csv_is_read_as_it_is_written(
     "A CSV file has another separator or encoding than expected",
     "An error that names the line and the key to set",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("name", "data", "config", "message"),
     [
         ("a.csv", b"query;answer\nOne, two?;2\n", {}, "a.csv:1: one column, 'query;answer', which looks separated by "
@@ -322,3 +323,53 @@ def test_an_encoding_that_there_is_not_gets_the_nearest_name(tmp_path: Path) -> 
     (tmp_path / "a.csv").write_text("query\nx\n")
     with pytest.raises(ConfigError, match=r"csv\.encoding: there is no 'latin-I'\. Did you mean 'latin-1'\?"):
         local_rows(tmp_path / "a.csv", CsvConfig(encoding="latin-I"))
+
+
+CALLS: list[dict[str, Any]] = [
+    {"name": "add", "arguments": {"a": 1, "b": 2}},
+    {"name": "find", "arguments": {"city": "Rome", "options": [{"x": 1}, {"y": None}]}},
+]
+WITH_CALLS = [
+    {
+        "query": "Go on.",
+        "expected_tools": [call],
+        "messages": [
+            {"role": "user", "content": "Begin."},
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": "1", "content": "done"},
+        ],
+        "note": '{"kept": null}',
+    }
+    for call in CALLS
+]
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "Arrow fills in null where objects have different keys",
+    "read as the keys that are not there",
+)
+@each_row("form", ["parquet", "arrow", "folder", "json", "stream"])
+def test_keys_that_arrow_filled_in_are_not_there(tmp_path: Path, form: str) -> None:
+    from datasets import Dataset
+
+    path, options = tmp_path / f"tasks.{form}", {}
+    if form in ("arrow", "folder"):
+        Dataset.from_list(WITH_CALLS).save_to_disk(path)
+        path = next(path.glob("*.arrow")) if form == "arrow" else path
+    elif form == "parquet":
+        Dataset.from_list(WITH_CALLS).to_parquet(path)
+    else:
+        path = tmp_path / "tasks.json"
+        path.write_text("\n".join(map(json.dumps, WITH_CALLS)))
+        options = {"streaming": True} if form == "stream" else {}
+    config = HuggingFaceReaderConfig(dataset_path=str(path), **options)
+    tasks = TaskReaderHuggingFace(TaskReaderConfig(type="huggingface", huggingface=config, max_training_tasks=2)).read(
+        "training"
+    )
+    bare = [CALLS[0], {"name": "find", "arguments": {"city": "Rome", "options": [{"x": 1}, {}]}}]
+    for task, call in zip(tasks, bare, strict=True):
+        assert task.metadata["expected_tools"] == [call]
+        assert task.messages[1]["tool_calls"][0]["function"] == call
+        assert set(task.messages[2]) == {"role", "tool_call_id", "content"}
+        assert task.metadata["note"] == '{"kept": null}'

@@ -16,6 +16,7 @@ from astune.task_reader.jsonl import JsonlRows, read_jsonl
 from astune.task_reader.table_reader import SourceError
 from astune.task_reader.task_sets import TaskSets, read_task_sets
 from astune.types import Task
+from tests.rows import each_row
 
 GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k/train_1000.jsonl"
 
@@ -197,7 +198,7 @@ BAD_FILES = [
 
 
 @pytest.mark.fault("Input files and settings", "a bad line in a file of tasks", "an error that names file and line")
-@pytest.mark.parametrize(("lines", "message"), BAD_FILES)
+@each_row(("lines", "message"), BAD_FILES)
 def test_a_bad_file_is_an_error_that_names_the_line(tmp_path: Path, lines: list[str], message: str) -> None:
     path = write(tmp_path / "train.jsonl", *lines)
     assert f"{path}{message}" in message_of(path)

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from astune.config.task_sources import sources_of
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import PluginError
-from astune.task_reader import TaskReader, TaskReaderHuggingFace, TaskReaderJsonl, make_reader
+from astune.task_reader import TaskReader, TaskReaderEnvService, TaskReaderHuggingFace, TaskReaderJsonl, make_reader
+from tests.rows import each_row
 
 PLUGIN = """
 from astune import Task
@@ -30,17 +32,22 @@ def plugin(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "kind"),
     [
         ("jsonl", TaskReaderJsonl),
         ("huggingface", TaskReaderHuggingFace),
+        ("TaskReaderJsonl", TaskReaderJsonl),
         ("astune.task_reader.jsonl->TaskReaderJsonl", TaskReaderJsonl),
+        ("astune.task_reader.task_reader_base->TaskReaderHuggingFace", TaskReaderHuggingFace),
+        ("astune/task_reader/task_reader_base.py:TaskReaderEnvService", TaskReaderEnvService),
     ],
 )
-def test_the_built_in_readers_have_names(name: str, kind: type) -> None:
-    reader = make_reader(TaskReaderConfig(type=name))
+def test_the_built_in_readers_have_names_by_which_other_keys_ask_for_them(name: str, kind: type) -> None:
+    config = TaskReaderConfig(type=name)
+    reader = make_reader(config)
     assert isinstance(reader, kind) and isinstance(reader, TaskReader)
+    assert sources_of(config) is not None, "keys of a plug-in would not be checked"
 
 
 def test_a_class_of_the_user_is_constructed_with_the_config(plugin: str) -> None:

@@ -9,6 +9,7 @@ from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError
 from astune.task_reader.rows import RowMapping
 from astune.types import Task
+from tests.rows import each_row
 
 Row = dict[str, Any]
 
@@ -37,7 +38,7 @@ def test_configured_columns_win_over_the_documented_ones() -> None:
     assert (task.query, task.task_id, task.answer, task.messages) == ("6 * 12?", "3", "72", ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer", "text"), [(72, "72"), (0.5, "0.5"), (True, "True"), ("#### 72", "#### 72"), (None, None), (0, "0")]
 )
 def test_an_answer_becomes_text(answer: object, text: str | None) -> None:
@@ -138,7 +139,7 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+@each_row(("row", "message"), BAD_ROWS)
 def test_a_bad_value_is_an_error_that_shows_it(row: Row, message: str) -> None:
     assert message in message_of(row)
 
@@ -147,3 +148,33 @@ def test_a_configured_query_of_null_is_not_replaced_by_another_column() -> None:
     assert "column 'q' must hold the question as text, found NoneType None" in message_of(
         {"q": None, "query": "?"}, query="q"
     )
+
+
+EPISODE = {"task_id": "t", "answer": "71", "task": {"task_id": "t", "query": "6 * 12?", "answer": "72"}} | {
+    "turns": [],
+    "timelines": [],
+}
+SAID = {"role": "assistant", "content": "72"}
+ASKED = {"role": "user", "content": "6 * 12?"}
+
+
+@pytest.mark.fault("Input files and settings", "a file of another kind is read as tasks", "error with the right place")
+@each_row(
+    ("row", "wanted"),
+    [
+        (EPISODE, "recorded episodes.*answer: task.answer"),
+        ({"messages": [ASKED], "chosen": SAID, "rejected": SAID}, "astune.trainer.examples.*dpo"),
+        ({"messages": [ASKED], "answer": SAID, "good": True, "tools": []}, "astune.trainer.examples.*kto"),
+        ({"messages": [ASKED, SAID], "tools": []}, "astune.trainer.examples.*sft"),
+        ({"query": "6 * 12?", "answer": "71", "score": 0}, "astune.rubrics.examples.*fields.query and .*fields.answer"),
+        ({"query": "6 * 12?", "chosen": "72", "rejected": "71"}, "astune.rubrics.examples.*fields.query"),
+    ],
+)
+def test_a_row_of_a_file_of_another_kind_is_no_task(row: Row, wanted: str) -> None:
+    with pytest.raises(TaskError, match=f"data.jsonl:1: .*{wanted}"):
+        read(row)
+
+
+def test_the_task_of_a_recorded_episode_is_read_where_the_fields_say_so() -> None:
+    (task,) = read(EPISODE, task_id="task.task_id", query="task.query", answer="task.answer")
+    assert (task.task_id, task.query, task.answer) == ("t", "6 * 12?", "72")

@@ -6,15 +6,17 @@ from astune.config.tasks import FieldsConfig
 from astune.errors import ConfigError, TaskError
 from astune.task_reader.rows import RowMapping
 from astune.task_reader.task_filter import TaskFilter
+from tests.rows import each_row
 
 ROW = {"id": 7, "question": "6 * 12?", "answer": 72, "level": 3, "subject": ["algebra"], "meta": {"hard": True}}
+ODD = {**ROW, "Stufe?": 2, "Lfd. Nr.": 7, "in": "Bern", "Größe": 4, "a'b": 1}
 
 
 def keeps(expression: str, row: dict[str, Any] = ROW) -> bool:
     return TaskFilter(expression).keeps(RowMapping(FieldsConfig()).record(row, "data.jsonl:3"), "data.jsonl:3")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "kept"),
     [
         ("level >= 3 and 'algebra' in subject", True),
@@ -33,7 +35,37 @@ def test_an_expression_sees_the_columns_and_the_task(expression: str, kept: bool
     assert keeps(expression) is kept
 
 
-@pytest.mark.parametrize("expression", ["level >=", "level = 3", "", "level | nofilter", "a }} {{ b"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "row['Stufe?'] == 2 and row['Lfd. Nr.'] == 7",
+        "row['in'] == 'Bern' and Größe > 3",
+        """row["a'b"] == level - 2""",
+        "row['no such?'] is not defined",
+    ],
+)
+def test_a_column_whose_name_is_no_word_is_named_by_the_row(expression: str) -> None:
+    assert keeps(expression, ODD)
+    assert keeps("row == 3", {**ODD, "row": 3})
+
+
+@each_row(
+    ("expression", "hint"),
+    [
+        ("Stufe > 1", """no column 'Stufe'; there are """),
+        ("Stufe > 1", """Did you mean row['Stufe?']?"""),
+        ("row['Stufe'] > 1", """no column 'Stufe'; there are """),
+        ("row['Stufe'] > 1", """, row['Lfd. Nr.'], row['in'], 'Größe', row["a'b"], """),
+        ("row['levle'] > 1", """Did you mean 'level'?"""),
+    ],
+)
+def test_the_hint_says_how_such_a_column_is_written(expression: str, hint: str) -> None:
+    with pytest.raises(TaskError) as error:
+        keeps(expression, ODD)
+    assert hint in str(error.value)
+
+
+@each_row("expression", ["Stufe? > 1", "level >=", "level = 3", "", "level | nofilter", "a }} {{ b"])
 def test_what_is_no_expression_is_an_error_that_names_the_key(expression: str) -> None:
     with pytest.raises(ConfigError) as error:
         TaskFilter(expression)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from astune.config.tasks import FieldsConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
 from astune.errors import ConfigError, PluginError, TaskError
 from astune.task_reader import task_source
-from astune.task_reader.held_out import held_out_below, question_number
+from astune.task_reader.held_out import find_held_out_limit, question_number
 from astune.task_reader.task_sets import TaskSet, TaskSets, read_task_sets, stream_tasks
-from astune.task_reader.unique_ids import UniqueIds
+from astune.task_reader.task_source import UniqueIds
 from astune.types import Task
 
 Row = dict[str, Any]
@@ -124,7 +124,7 @@ def test_no_question_is_on_both_sides_and_every_task_is_on_one(
 @given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 3))
 def test_of_different_questions_exactly_the_fraction_is_held_out(count: int, fraction: float, seed: int) -> None:
     numbers = [question_number(Task(str(n), f"question {n}"), seed) for n in range(count)]
-    below = held_out_below(numbers, fraction)
+    below = find_held_out_limit(numbers, fraction)
     assert sum(number < below for number in numbers) == min(max(round(count * fraction), 1), count - 1)
 
 
@@ -147,7 +147,7 @@ def test_when_rows_are_added_a_question_changes_sides_only_if_the_count_asks_for
     count: int, more: int, fraction: float
 ) -> None:
     numbers = [question_number(Task("", f"question {n}"), 0) for n in range(count + more)]
-    before, after = held_out_below(numbers[:count], fraction), held_out_below(numbers, fraction)
+    before, after = find_held_out_limit(numbers[:count], fraction), find_held_out_limit(numbers, fraction)
     moved = sum((number < before) != (number < after) for number in numbers[:count])
     assert moved <= more
 

@@ -8,6 +8,7 @@ import pytest
 
 from astune.tinker_server.checkpoints import CheckpointPath, CheckpointStore
 from astune.tinker_server.errors import RequestError
+from tests.rows import each_row
 
 PATH = CheckpointPath("m", "weights", "step 1")
 
@@ -69,7 +70,7 @@ def test_deleting_takes_a_name_or_a_kind_and_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("The OpenAI-compatible endpoint", "a path of the tinker server leads out of its folder", "refused")
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "tinker://m/weights",

@@ -18,6 +18,7 @@ from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.tinker_server.errors import RequestError  # noqa: E402
 from astune.tinker_server.rows import TargetRow  # noqa: E402
 from astune.tinker_server.training import AdamStep, TrainedModel  # noqa: E402
+from astune.tinker_server.versions import EMPTY_LOGPROB, score_prompt  # noqa: E402
 
 ADAM = AdamStep(1e-3, 0.9, 0.95, 1e-8, 0.0, 0.0)
 
@@ -36,6 +37,15 @@ def plain() -> Any:
 @pytest.fixture(scope="module")
 def ours() -> TrainedModel:
     return trained()
+
+
+def test_the_end_of_a_prompt_is_scored_alone_as_within_all_of_it() -> None:
+    model = read_weights(tiny_model_dir()).eval()
+    prompt = [7, 300, 42, 42, 9]
+    whole, end = (score_prompt(model, prompt, 1.0, 2, last) for last in (None, 2))
+    np.testing.assert_array_equal(end.logprobs[-2:], whole.logprobs[-2:])
+    np.testing.assert_array_equal(end.top_ids[-2:], whole.top_ids[-2:])
+    assert np.isnan(end.logprobs[:-2]).all() and (end.top_logprobs[:-2] == EMPTY_LOGPROB).all()
 
 
 def row_of(tokens: list[int], targets: list[int], weights: list[float]) -> TargetRow:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 tinker = pytest.importorskip("tinker")
+peft = pytest.importorskip("peft")
 
 from tinker import types  # noqa: E402
 
@@ -29,7 +30,11 @@ from astune.errors import TrainingError  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.types import Generation, Sampling  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:DEPRECATED:FutureWarning"),  # what newer SDKs say of the older one's calls
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),  # peft's business with transformers
+]
 CLIENTS: list[Any] = []
 """The SDK never closes its connections. Clients that are held do not complain of it in tests of other modules."""
 PROMPTS = [[1001, 872, 220, 18, 489, 19, 30], [1001, 872, 220, 18], [7, 300, 42, 42, 9, 11, 500, 8, 1, 2, 3]]
@@ -89,8 +94,23 @@ def nothing_is_left_to_complain() -> Iterator[None]:
         gc.collect()
 
 
+class Client:
+    """A `ServiceClient`, of which newer SDKs give clients later and older ones at once."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._service = tinker.ServiceClient(base_url=server.base_url, api_key=server.api_key)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._service, name)
+        return (lambda *given, **named: ready(found(*given, **named))) if name.startswith("create_") else found
+
+
+def ready(client: Any) -> Any:
+    return client.result() if isinstance(client, tinker.APIFuture) else client
+
+
 def connect(server: ServerProcess) -> Any:
-    CLIENTS.append(tinker.ServiceClient(base_url=server.base_url, api_key=server.api_key))
+    CLIENTS.append(Client(server))
     return CLIENTS[-1]
 
 
@@ -123,7 +143,7 @@ def sampler(client: Any, base: str) -> Any:
 
 @pytest.fixture
 def trainer(client: Any, base: str) -> Any:
-    return client.create_lora_training_client(base_model=base, rank=8)
+    return client.create_lora_training_client(base_model=base, rank=8, seed=1)
 
 
 def learn(trainer: Any, ids: list[int], rate: float = 1e-3) -> None:
@@ -214,7 +234,12 @@ def test_clients_side_by_side_get_what_they_get_alone(server: ServerProcess, bas
 # Training
 
 
-def test_a_custom_loss_trains_as_plain_autograd_does(trainer: Any, checkpoints: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_custom_loss_trains_all_weights_or_an_adapter_of_the_rank_as_plain_autograd_does(
+    client: Any, base: str, checkpoints: Path, rank: int
+) -> None:
+    trainer = client.create_lora_training_client(base_model=base, rank=rank, seed=7)
+    assert (trainer.get_info().is_lora, trainer.get_info().lora_rank) == (rank > 0, rank)
     rows = [[*PROMPTS[0], *tail] for tail in ([5, 6, 7], [5, 6, 9, 10], [1, 2])] + [PROMPTS[2]]
     advantages = [1.0, -2.0, 0.5, -0.25]
     old = [torch.linspace(-3, -1, len(row) - 1) for row in rows]
@@ -227,7 +252,12 @@ def test_a_custom_loss_trains_as_plain_autograd_does(trainer: Any, checkpoints: 
         return torch.stack(parts).sum()
 
     plain = plain_model(tiny_model_dir())
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    if rank:
+        begin = folder_of(checkpoints, trainer.save_weights_for_sampler("begin").result().path)
+        plain = peft.PeftModel.from_pretrained(plain, str(begin), is_trainable=True)
+        assert plain.peft_config["default"].r == rank
+    trained = {name: weight for name, weight in plain.named_parameters() if weight.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     for _ in range(2):
         future = trainer.forward_backward_custom(
             [datum(row) for row in rows], lambda _, logprobs: (loss_of(logprobs), {"mine": 1.0})
@@ -235,13 +265,86 @@ def test_a_custom_loss_trains_as_plain_autograd_does(trainer: Any, checkpoints: 
         step = trainer.optim_step(types.AdamParams(learning_rate=1e-3, eps=1e-8, weight_decay=0.1, grad_clip_norm=0.5))
         assert future.result().metrics["mine"] == 1.0
         loss_of([plain_logprobs(plain, row) for row in rows]).backward()
-        norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), 0.5)
         assert step.result().metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
         optimizer.step()
         optimizer.zero_grad()
-    saved = read_weights(folder_of(checkpoints, trainer.save_weights_for_sampler("custom").result().path))
-    for (name, got), expected in zip(saved.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3, msg=name)
+    path = trainer.save_weights_for_sampler("custom").result().path
+    saved = (
+        peft.PeftModel.from_pretrained(plain_model(tiny_model_dir()), str(folder_of(checkpoints, path)))
+        if rank
+        else read_weights(folder_of(checkpoints, path))
+    )
+    weights = dict(saved.named_parameters())
+    for name, expected in trained.items():
+        torch.testing.assert_close(weights[name], expected, atol=1e-4, rtol=1e-3, msg=name, check_device=False)
+    with torch.no_grad():
+        expected = plain_logprobs(plain, PROMPTS[2]).tolist()
+    assert scores(client.create_sampling_client(model_path=path), PROMPTS[2]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_models_of_several_ranks_learn_side_by_side_where_their_clients_want_it(
+    client: Any, base: str, checkpoints: Path
+) -> None:
+    parts = {"train_mlp": {"train_attn": False}, "train_attn": {"train_mlp": False}, "all": {}}
+    made = {
+        name: client.create_lora_training_client(base_model=base, rank=2 + number, seed=3, **asked)
+        for number, (name, asked) in enumerate(parts.items())
+    }
+    for trainer in made.values():
+        learn(trainer, PROMPTS[2])
+    layers: dict[str, set[str]] = {}
+    for number, (name, trainer) in enumerate(made.items()):
+        state = trainer.save_state("one").result().path
+        settings = peft.LoraConfig.from_pretrained(str(folder_of(checkpoints, state)))
+        assert settings.r == 2 + number
+        layers[name] = {target.rpartition(".")[2] for target in settings.target_modules}
+        again = client.create_training_client_from_state_with_optimizer(state)
+        learn(trainer, PROMPTS[0])
+        learn(again, PROMPTS[0])
+        rows = [datum(prompt) for prompt in PROMPTS]
+        found = [each.forward(rows, "cross_entropy").result().metrics for each in (trainer, again)]
+        assert found[0] == found[1], name
+    assert layers["train_mlp"] == {"gate_proj", "up_proj", "down_proj"}
+    assert layers["train_attn"] == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert layers["all"] == layers["train_mlp"] | layers["train_attn"]
+
+
+def test_a_seed_fixes_where_an_adapter_begins(client: Any, base: str) -> None:
+    def after_a_step(seed: int) -> dict[str, float]:
+        trainer = client.create_lora_training_client(base_model=base, rank=2, seed=seed)
+        learn(trainer, PROMPTS[2])
+        return dict(trainer.forward([datum(PROMPTS[2])], "cross_entropy").result().metrics)
+
+    assert after_a_step(1) == after_a_step(1) != after_a_step(2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"rank": 4, "train_mlp": False, "train_attn": False}, "the head no adapter"),
+        ({"rank": 0, "train_mlp": False}, "rank 0 trains all weights"),
+        ({"rank": 5000}, "rank is 5000; expected an integer from 0 to 4096"),
+    ],
+)
+def test_an_adapter_that_cannot_be_is_refused_in_words(
+    client: Any, base: str, asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(tinker.BadRequestError, match=told):
+        client.create_lora_training_client(base_model=base, **asked)
+
+
+def test_weights_do_not_go_into_a_model_of_another_kind(client: Any, base: str) -> None:
+    whole, small, large = (client.create_lora_training_client(base_model=base, rank=rank) for rank in (0, 2, 3))
+    again = client.create_training_client_from_state_with_optimizer(whole.save_state("whole").result().path)
+    assert (again.get_info().is_lora, again.get_info().lora_rank) == (False, 0)
+    path = small.save_state("small").result().path
+    for other, told in (
+        (whole, "holds an adapter, and this model trains all weights"),
+        (large, "rank is 3, and was 2"),
+    ):
+        with pytest.raises(tinker.RequestFailedError, match=told):
+            other.load_state(path).result()
 
 
 def test_negative_weights_make_tokens_unlikely(client: Any, trainer: Any) -> None:
@@ -264,7 +367,7 @@ def test_forward_leaves_no_gradient(trainer: Any) -> None:
 
 
 def test_gradients_add_up_over_requests(client: Any, base: str, trainer: Any) -> None:
-    once = client.create_lora_training_client(base_model=base, rank=8)
+    once = client.create_lora_training_client(base_model=base, rank=8, seed=1)
     data = [datum(prompt) for prompt in PROMPTS]
     for each in data:
         trainer.forward_backward([each], "cross_entropy")
@@ -285,7 +388,7 @@ def test_two_versions_are_sampled_side_by_side_and_training_changes_neither(
     trained = scores(first, PROMPTS[2])
     assert sum(trained) > sum(untrained) + 1
     learn(trainer, PROMPTS[2])
-    second = trainer.save_weights_and_get_sampling_client()
+    second = ready(trainer.save_weights_and_get_sampling_client())
     assert sum(scores(second, PROMPTS[2])) > sum(trained)
     assert scores(first, PROMPTS[2]) == trained
     assert scores(sampler, PROMPTS[2]) == untrained
@@ -298,7 +401,7 @@ def test_versions_that_left_the_memory_are_read_again(client: Any, trainer: Any)
     expected = scores(first, PROMPTS[2])
     for number in range(1, 5):
         learn(trainer, PROMPTS[2])
-        scores(trainer.save_weights_and_get_sampling_client(), PROMPTS[2 - number % 2])
+        scores(ready(trainer.save_weights_and_get_sampling_client()), PROMPTS[2 - number % 2])
     assert scores(first, PROMPTS[2]) == expected
 
 
@@ -311,7 +414,7 @@ def test_a_deleted_version_is_sampled_on_until_it_leaves_the_memory(client: Any,
     assert scores(old, PROMPTS[0]) == before
     assert scores(client.create_sampling_client(model_path=path), PROMPTS[0]) == before, "others sample it"
     for number in range(3):
-        scores(trainer.save_weights_and_get_sampling_client(), PROMPTS[number])
+        scores(ready(trainer.save_weights_and_get_sampling_client()), PROMPTS[number])
     with pytest.raises(tinker.RequestFailedError, match="there is no checkpoint"):
         scores(old, PROMPTS[0])
     with pytest.raises(tinker.NotFoundError, match="there is no checkpoint"):
@@ -387,13 +490,15 @@ def test_a_killed_server_goes_on_where_the_checkpoint_is(tmp_path: Path, base: s
 
 
 def test_the_example_of_the_documentation_runs(
-    server: ServerProcess, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: ServerProcess, client: Any, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "tinker_server.md").read_text(encoding="utf-8")
     example = re.findall(r"^```python not-run=tinker\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
     monkeypatch.setenv("TINKER_BASE_URL", server.base_url)
     monkeypatch.setenv("TINKER_API_KEY", server.api_key)
     names: dict[str, Any] = {}
+    if not isinstance(client._service.create_sampling_client(base_model=base), tinker.APIFuture):
+        example = re.sub(r"(= service\.create_.*)\.result\(\)$", r"\1", example, flags=re.MULTILINE)
     exec(example.replace('"tiny"', repr(base)), names)
     CLIENTS.append(names["service"])
     assert "stop_reason=" in capsys.readouterr().out
@@ -406,7 +511,7 @@ def test_the_example_of_the_documentation_runs(
 def test_a_wrong_key_is_refused(server: ServerProcess) -> None:
     with pytest.raises(tinker.AuthenticationError, match="TINKER_API_KEY"):
         CLIENTS.append(tinker.ServiceClient(base_url=server.base_url, api_key="tml-wrong"))
-        CLIENTS[-1].create_sampling_client(base_model="x")
+        ready(CLIENTS[-1].create_sampling_client(base_model="x"))
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"{server.base_url}/api/v1/healthz")
     assert caught.value.code == 401
@@ -596,6 +701,53 @@ def test_values_of_the_wrong_kind_are_refused_by_name(
     learn(trainer, PROMPTS[0])
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"topk_sample_logprobs": 2},
+        {"prompt_alt_tokens_k": 1},
+        {"record_stability_info": True},
+        {"target_prompt_logprobs": {"data": [1], "dtype": "int64", "shape": [1, 1]}},
+        {"num_samples": 0},
+        {"optimizer_config": {"type": "dimuon", "version": 1}},
+        {"optimizer_params": {"type": "dimuon", "learning_rate": 0.1}},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_newer_sdks_may_ask_for_and_nobody_serves_is_refused_by_name(
+    server: ServerProcess, session: str, base: str, trainer: Any, asked: dict[str, Any]
+) -> None:
+    body = {"session_id": session, "base_model": base, "sampling_session_seq_id": 9}
+    sampler_id = post(server, "create_sampling_session", json.dumps(body))[1]["sampling_session_id"]
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}
+    requests = {
+        "asample": {"sampling_session_id": sampler_id, "seq_id": 1, "sampling_params": {}, "prompt": prompt},
+        "create_model": {"session_id": session, "base_model": base, "model_seq_id": 9, "lora_config": {"rank": 2}},
+        "optim_step": {"model_id": trainer.model_id, "seq_id": 77},
+    }
+    (name,) = asked
+    where = {"optimizer_config": "create_model", "optimizer_params": "optim_step"}.get(name, "asample")
+    status, told = post(server, where, json.dumps(requests[where] | asked))
+    assert status == 400 and told["detail"].startswith(name), told
+
+
+def test_a_client_that_is_done_closes_its_session(server: ServerProcess) -> None:
+    session = post(server, "create_session", "{}")[1]["session_id"]
+    where = f"{server.base_url}/api/v1/sessions/{session}/finish"
+    request = urllib.request.Request(where, b"{}", headers={"X-API-Key": server.api_key}, method="POST")
+    assert urllib.request.urlopen(request).status == 204
+    status, told = post(server, "session_heartbeat", json.dumps({"session_id": session}))
+    assert status == 404 and "there is no session" in told["detail"]
+
+
+def test_an_empty_list_of_stops_takes_the_models_own_away(sampler: Any) -> None:
+    params = {"max_tokens": 80, "temperature": 0.0}
+    ended = sample(sampler, PROMPTS[1], **params)
+    assert ended.stop_reason == "stop" and ended.tokens[-1] == END
+    through = sample(sampler, PROMPTS[1], **params, stop=[])
+    assert through.stop_reason == "length" and through.tokens[: len(ended.tokens)] == ended.tokens
+
+
 def test_a_tiny_top_p_is_greedy(sampler: Any) -> None:
     greedy = sample(sampler, PROMPTS[0], max_tokens=8, temperature=0.0)
     for params in ({"top_p": 1e-50}, {"temperature": 1e-300}, {"temperature": 1e-40}, {"top_k": 1}):
@@ -605,7 +757,7 @@ def test_a_tiny_top_p_is_greedy(sampler: Any) -> None:
 
 
 def test_a_step_whose_gradient_is_no_number_is_skipped_and_says_so(client: Any, base: str, trainer: Any) -> None:
-    twin = client.create_lora_training_client(base_model=base, rank=8)
+    twin = client.create_lora_training_client(base_model=base, rank=8, seed=1)
     learn(trainer, PROMPTS[0])
     learn(twin, PROMPTS[0])
     for _ in range(2):

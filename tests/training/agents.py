@@ -7,7 +7,7 @@ import random
 import time
 from dataclasses import replace
 
-from astune import Task, Tuner, WorkflowOutput
+from astune import Episode, Task, Tuner, Verdict, WorkflowOutput
 
 
 async def quick(task: Task, tuner: Tuner) -> WorkflowOutput:
@@ -48,7 +48,21 @@ async def by_step(task: Task, tuner: Tuner) -> WorkflowOutput:
     phase, *rest = tuner.episode_id.split("/")
     if phase != "eval":
         return output
-    return replace(output, reward=(0.1, 0.2, 0.9, 0.3, 0.9, 0.5, 0.6, 0.6)[int(rest[1])])
+    return replace(output, reward=(0.1, 0.2, 0.9, 0.3, 0.9, 0.5, 0.6, 0.6)[int(rest[-3])])
+
+
+async def by_step_with_metrics(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """As `by_step`, for the judge `in_parts`."""
+    output = await by_step(task, tuner)
+    return replace(output, reward=None, metrics={"told": output.reward or 0.0})
+
+
+def in_parts(task: Task, episode: Episode) -> Verdict:
+    """The reward of `by_step` is best after steps 2 and 4, `format` after step 5, `length` is least after step 3."""
+    assert episode.output is not None
+    step = int(episode.episode_id.split("/")[-3]) if episode.episode_id.startswith("eval") else 0
+    metrics = {"format": step % 6 / 5, "length": abs(step - 3) + 1.0}
+    return Verdict(episode.output.metrics["told"], metrics=metrics)
 
 
 async def teaches_by_task(task: Task, tuner: Tuner) -> WorkflowOutput:
@@ -79,3 +93,20 @@ async def slow_third(task: Task, tuner: Tuner) -> WorkflowOutput:
     if tuner.episode_id.startswith("train/") and tuner.episode_id.endswith("/2"):
         await asyncio.Event().wait()
     return output
+
+
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+calls_of_add = 0
+
+
+async def calculating(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """Calls a tool, which is dead from its eleventh call on."""
+    global calls_of_add
+    client, messages = tuner.openai_client(), [{"role": "user", "content": task.query}]
+    asked = (await client.chat.completions.create(model="m", messages=messages, tools=[ADD])).choices[0].message
+    calls_of_add += 1
+    said = "4" if calls_of_add <= 10 else "Error: the calculator is gone"
+    result = {"role": "tool", "tool_call_id": asked.tool_calls[0].id, "content": said}
+    messages += [asked.model_dump(exclude_none=True), result]
+    await client.chat.completions.create(model="m", messages=messages, tools=[ADD])
+    return WorkflowOutput(answer="4", reward=float(tuner.episode_id[-1] in "02"))

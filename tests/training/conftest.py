@@ -68,8 +68,14 @@ def learners() -> list[CountingLearner]:
 
 @pytest.fixture
 def run_job(learners: list[CountingLearner]) -> RunJob:
-    def run(conf: Path, *overrides: str, resume: bool = False, skipped: Collection[int] = ()) -> RunReport:
-        load = scripted_engine(lambda prompt: "4", skipped)
+    def run(
+        conf: Path,
+        *overrides: str,
+        resume: bool = False,
+        skipped: Collection[int] = (),
+        answers: Callable[[str], str] = lambda prompt: "4",
+    ) -> RunReport:
+        load = scripted_engine(answers, skipped)
 
         def load_and_note(config: Any) -> Engine:
             engine = load(config)

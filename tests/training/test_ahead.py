@@ -23,13 +23,13 @@ from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.receipt import receipt_lines
 from astune.rollout.episode import play_episode
-from astune.rollout.player import Attempt
+from astune.rollout.setup import Attempt
+from astune.support.concurrency import finished
 from astune.support.current_episode import EPISODE
-from astune.support.own_thread import finished
-from astune.support.places import Places
 from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
 from astune.training.ahead import Gate
 from astune.training.engine import Engine
+from astune.training.places import Places
 from astune.training.rollout_setup import rollout_setup
 from astune.training.start import run_training
 from astune.types import Episode, Generation, RunReport, Sample, Sampling, StopReason, Update
@@ -196,7 +196,7 @@ def test_a_run_that_is_killed_and_resumed_trains_no_episode_twice(
 def test_a_step_that_fails_ahead_ends_the_run_when_its_turn_comes_and_keeps_the_steps_before(
     conf: Path, monkeypatch: pytest.MonkeyPatch, run_job: RunJob
 ) -> None:
-    from astune.training.ahead import rollouts as module
+    from astune.training import ahead as module
 
     play = module.play_groups
 
@@ -266,9 +266,9 @@ def test_weights_change_only_while_workers_that_ask_elsewhere_hold_their_calls(
             return await play_episode(attempt, self.setup, late)
 
         @asynccontextmanager
-        async def shut(self) -> AsyncIterator[None]:
+        async def hold_calls(self) -> AsyncIterator[None]:
             nonlocal shut
-            async with self.gate.shut():
+            async with self.gate.hold_calls():
                 shut += 1
                 yield
 

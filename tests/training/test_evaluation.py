@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from astune.config.load import load_config
 from astune.errors import ConfigError, RunFolderError, TaskError
 from astune.monitor import read_episodes, read_metrics
 from astune.monitor.checkpoint_names import find_checkpoint
-from astune.viewer import write_report
+from astune.viewer import write_report, write_view
 from tests.training.conftest import RunJob
 
 
@@ -188,6 +191,10 @@ def test_a_damaged_newest_checkpoint_leaves_the_best(conf: Path, run_job: RunJob
     [
         (["astune.trainer.keep_best=eval/greedy/rewrd"], "no evaluation gives 'eval/greedy/rewrd'. Did you mean"),
         (["astune.trainer.keep_best=eval/sampled/pass_at_4"], "There are: eval/sampled/success"),
+        (["astune.trainer.keep_best=lowest eval/greedy/judge/"], "no evaluation gives 'eval/greedy/judge/'"),
+        (["astune.trainer.keep_best=eval/hard/greedy/judge/format"], "There are: .*eval/greedy/judge/..., "),
+        (["astune.trainer.keep_best=eval/greedy/judg/format"], "There are: .*eval/greedy/judge/..., "),
+        (["astune.trainer.keep_best=eval/greedy/judge/format", "astune.evaluation.every=0"], "would always be the"),
         (
             ["astune.evaluation.every=0"],
             "astune.evaluation.every is 0, so the last checkpoint would always",
@@ -207,6 +214,80 @@ def test_a_judge_that_knows_no_success_is_told_of(
     report = run_job(conf, *keeps_best(conf, "astune.trainer.keep_best=eval/greedy/success"))
     assert "has no eval/greedy/success" in " ".join(capsys.readouterr().out.split())
     assert kept(report.run_dir) == ["step_000006"] and "best_checkpoint" not in report.summary
+
+
+def judged_in_parts(conf: Path, keep_best: str, *settings: str) -> list[str]:
+    agents = conf.parent / "agents.py"
+    more = (
+        f"astune.rollout.agentscope_learn_protocol={agents}:by_step_with_metrics",
+        f"astune.task_judge.judge_protocol={agents}:in_parts",
+        f"astune.trainer.keep_best={keep_best}",
+    )
+    return [*keeps_best(conf), *more, *settings]
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "step", "said"),
+    [
+        ("eval/greedy/reward", 2, "by eval/greedy/reward 0.900"),
+        ("eval/greedy/judge/format", 5, "by eval/greedy/judge/format 1.000"),
+        ("lowest eval/greedy/judge/length", 3, "by the lowest eval/greedy/judge/length 1.000"),
+        ("eval/greedy/workflow/told", 2, "by eval/greedy/workflow/told 0.900"),
+        ("eval/greedy/turns", 1, "by the lowest eval/greedy/turns 1.000"),
+        ("highest eval/greedy/tokens/sampled", 1, "by eval/greedy/tokens/sampled 2.000"),
+    ],
+)
+def test_any_figure_may_say_which_checkpoint_is_the_best(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str], keep_best: str, step: int, said: str
+) -> None:
+    """Of the same run another checkpoint is the best by another figure."""
+    report = run_job(conf, *judged_in_parts(conf, keep_best))
+    assert report.summary["best_checkpoint"]["step"] == step
+    assert kept(report.run_dir) == [f"step_00000{step}", "step_000006"]
+    assert find_checkpoint(f"{report.run_dir}@best") == report.run_dir / "checkpoints" / f"step_00000{step}"
+    assert f"best step {step}, {said}: " in " ".join(capsys.readouterr().out.split())
+    assert said in write_report(report.run_dir).read_text()
+
+
+@pytest.mark.parametrize("before", ["true", "false"])
+def test_a_figure_that_the_judge_does_not_give_stops_the_run_at_its_first_evaluation(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str], before: str
+) -> None:
+    settings = judged_in_parts(conf, "eval/greedy/judge/formt", f"astune.evaluation.before={before}")
+    report = run_job(conf, *settings)
+    assert (report.status, report.steps) == ("failed", 0 if before == "true" else 1)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "stopped: astune.trainer.keep_best: the evaluation at step" in told
+    assert "has no eval/greedy/judge/formt. Did you mean 'eval/greedy/judge/format'? It has: eval/greedy/reward" in told
+
+
+def test_an_evaluation_of_which_nothing_was_judged_stops_no_run(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (conf.parent / "held.jsonl").write_text('{"query": "8 - 4?", "answer": "4", "broken": true}')
+    report = run_job(conf, *judged_in_parts(conf, "eval/greedy/judge/format"))
+    assert (report.status, report.steps) == ("completed", 6) and "best_checkpoint" not in report.summary
+    assert "has no eval/greedy/judge/format. It has: nothing, as no attempt was judged" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_a_run_logs_the_figures_of_its_evaluations_and_the_pages_show_them(conf: Path, run_job: RunJob) -> None:
+    more_sets(conf, 2, hard={"file_path": "hard.jsonl", "every": 1})
+    run = run_job(conf, *judged_in_parts(conf, "eval/greedy/reward")).run_dir
+    last = {key: value for row in read_metrics(run / "metrics.jsonl") for key, value in row.items()}
+    assert (last["eval/hard/greedy/judge/length"], last["eval/hard/greedy/judge/length_tasks"]) == (4.0, 3.0)
+    assert last["eval/sampled/workflow/told"] == 0.6 and last["eval/sampled/turns_tasks"] == 1.0
+    for page in (write_report(run), write_view(run, run / "view.html")):
+        text = page.read_text()
+        shown = text if page.name == "report.html" else json.dumps(head_of_view(text)["held_out"])
+        for told in ("hard/sampled", "judge/length", "workflow/told", "tokens/sampled"):
+            assert told in shown, (page, told)
+
+
+def head_of_view(text: str) -> Any:
+    (packed,) = re.findall(r'<script type="text/plain" id="head">([^<]+)</script>', text)
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from astune.config.clock import kept_clock
+from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, InvariantError
 from astune.monitor import blocking
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
-from astune.testing import CountingLearner
+from astune.testing import CountingLearner, scripted_engine
+from astune.training.engine import Engine
+from astune.training.start import run_training
 from astune.types import RunReport
 from astune.viewer.report.page import write_report
 
@@ -133,6 +138,31 @@ def test_a_run_whose_episodes_all_fail_stops_and_says_why(
     assert "Nothing was learned: no episode was judged" in page and f"{conf.with_name('agents.py')}:" in page
 
 
+def test_a_tool_that_dies_in_mid_run_is_told_of_shown_and_by_a_key_ends_the_run(
+    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answers(prompt: str) -> str:
+        return "4" if "tool_response" in prompt else '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+
+    agent = f"astune.rollout.agentscope_learn_protocol={conf.with_name('agents.py')}:calculating"
+    settings = (agent, "astune.rollout.num_repeat=4", "astune.rollout.max_tokens=64", "astune.trainer.total_steps=9")
+    report = run_job(conf, *settings, "astune.trainer.max_failed_tool_steps=2", answers=answers)
+    assert (report.status, report.steps) == ("failed", 4)
+    rows = steps_of(report)
+    assert [(row["tools/calls/add"], row["tools/errors/add"]) for row in rows] == [(8, 0), (8, 6), (8, 8), (8, 8)]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        shown.count(
+            "the tool add has worked before, and now all its 8 calls have failed (2 tasks), the first: Error: the calc"
+        )
+        == 1
+    )
+    assert "every call of the tool add failed in 2 steps in a row (astune.trainer.max_failed_tool_steps)" in shown
+    told = "22 of 32 calls of add failed, in 2 steps, 3 to 4, all of them"
+    assert told in shown
+    assert f"{told}, as here: Error: the calculator is gone" in write_report(report.run_dir).read_text()
+
+
 @pytest.mark.fault(
     "What a run says",
     "A run goes through all its steps and none of them changed the model",
@@ -182,7 +212,7 @@ def test_training_that_cannot_go_on_leaves_a_failed_run_that_says_why(
 def test_invariants_are_checked_in_evaluations_and_in_training(
     conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, override: str
 ) -> None:
-    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
+    monkeypatch.setattr("astune.context_tracker.merge.TurnForest.timelines", lambda forest: ())
     report = run_job(conf, "astune.monitor.check_invariants=true", override)
     assert report.status == "failed" and isinstance(report.error, InvariantError)
     assert "turn 0 has 0 spans of its own" in str(report.error)
@@ -205,6 +235,34 @@ def test_bad_settings_stop_before_a_run_folder_is_made(
     with pytest.raises(AstuneError, match=message):
         run_job(conf, override)
     assert not conf.with_name("runs").exists()
+
+
+@pytest.mark.parametrize("stages", ["[]", "[{algorithm: {method: rl}}, {algorithm: {method: rl}}]"])
+def test_a_run_has_one_clock_which_it_has_too_when_it_goes_on(conf: Path, stages: str) -> None:
+    clocks = []
+
+    def load(config: AstuneConfig) -> Engine:
+        clocks.append(config.model.clock)
+        return scripted_engine(lambda prompt: "4")(config)
+
+    def run(steps: int, *overrides: str, resume: bool = False) -> Path:
+        settings = (f"astune.stages={stages}", f"astune.trainer.total_steps={steps}", *overrides)
+        loaded = load_config(conf, (*NO_EVALUATION, "astune.allow_changes=false", *settings), resume=resume)
+        return run_training(loaded, load).run_dir / "config.yaml"
+
+    config_path = run(1)
+    (begun,) = set(clocks)
+    assert begun is not None and kept_clock(config_path) == begun
+    other = begun.replace(year=2001)
+    config_path.write_text(config_path.read_text().replace(begun.isoformat(), other.isoformat()))
+    clocks.clear()
+    run(2, resume=True)
+    assert set(clocks) == {other} and kept_clock(config_path) == other
+    with pytest.raises(ConfigError, match=r"astune.model.clock: '2001-.* before, '1999-01-01T00:00:00' now"):
+        run(3, "astune.model.clock=1999-01-01", resume=True)
+    config_path.write_text(re.sub(r"\n +clock: .*", "", config_path.read_text()))  # as an older ASTune wrote it
+    run(3, resume=True)
+    assert clocks[-1] == kept_clock(config_path) != other
 
 
 @pytest.mark.fault("Runs and resuming", "`--resume` where there is no run", "an error that says which run is missing")

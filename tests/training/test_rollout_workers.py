@@ -21,6 +21,7 @@ from astune.config.load import load_config
 from astune.errors import SetupError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
+from astune.training.rollout_workers import pool
 from astune.types import Episode, RunReport, StopReason
 
 AGENTS = Path(__file__).with_name("worker_agents.py")
@@ -112,11 +113,14 @@ def test_an_episode_whose_workers_die_fails_alone(conf: Path, run_job: RunJob, f
     "processes that play episodes die one after another, and no episode ends",
     "the run ends with the reason; what was trained is saved",
 )
-def test_workers_that_only_die_end_the_run(conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_that_only_die_end_the_run(
+    conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool, "MOST_LOST", 2)  # of each
     report = run_job(conf, *plays("all_die", 2, "astune.rollout.max_concurrent=1"))
     assert report.status == "failed"
     said = " ".join(capsys.readouterr().out.split())
-    assert "workers of astune.rollout.workers were lost one after another" in said
+    assert "4 workers of astune.rollout.workers were lost one after another" in said
 
 
 def test_setup_and_teardown_run_in_every_worker(conf: Path, run_job: RunJob, folder: Path) -> None:

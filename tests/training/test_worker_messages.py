@@ -7,7 +7,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ContextOverflow, PolicyError
 from astune.support.resources import tiny_model_dir
@@ -16,9 +16,9 @@ from astune.training.rollout_workers.messages import (
     EngineFailure,
     Frames,
     Printed,
-    framed,
-    packed_episode,
-    unpacked_episode,
+    frame,
+    pack_episode,
+    unpack_episode,
 )
 from astune.types import Episode, StopReason, Task, Turn
 
@@ -35,21 +35,21 @@ def episode_of(turns: int, new_tokens: int) -> Episode:
 @given(st.integers(0, 8), st.integers(1, 5))
 def test_an_episode_comes_back_as_it_went(turns: int, new_tokens: int) -> None:
     episode = episode_of(turns, new_tokens)
-    assert unpacked_episode(packed_episode(episode)) == episode
+    assert unpack_episode(pack_episode(episode)) == episode
 
 
 def test_long_episodes_take_room_for_their_last_prompt_only() -> None:
     episode = episode_of(turns=3000, new_tokens=20)
-    data = packed_episode(episode)
+    data = pack_episode(episode)
     assert len(pickle.dumps(episode.turns[-1])) > 4 * 20 * 3000
     assert len(data) < 3 * 4 * 22 * 3000 + 3000 * 400
-    assert unpacked_episode(data).turns[-1] == episode.turns[-1]
+    assert unpack_episode(data).turns[-1] == episode.turns[-1]
 
 
 @given(st.lists(st.text(max_size=50), max_size=5), st.integers(1, 30))
 def test_messages_come_whole_from_any_pieces(lines: list[str], size: int) -> None:
     messages = [Printed(line, to_stderr=False) for line in lines]
-    data = b"".join(map(framed, messages))
+    data = b"".join(map(frame, messages))
     frames = Frames()
     found = [message for at in range(0, len(data), size) for message in frames.add(data[at : at + size])]
     assert found == messages

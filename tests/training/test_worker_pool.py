@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from astune.errors import SetupError, TrainingError
-from astune.rollout.player import Attempt
+from astune.rollout.setup import Attempt
 from astune.training.rollout_workers.pool import MOST_LOST, EpisodeWorkers
 from astune.types import Episode, Sampling, StopReason, Task
 
@@ -67,7 +67,7 @@ class Cluster:
         self.machines, self.errors = machines, errors
         self.begun: list[ToldWorker] = []
 
-    def new(self) -> ToldWorker:
+    def new(self, name: str) -> ToldWorker:
         number = len(self.begun)
         error = self.errors[number] if number < len(self.errors) else ""
         self.begun.append(ToldWorker(self.machines[min(number, len(self.machines) - 1)], error))

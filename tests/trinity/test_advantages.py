@@ -17,7 +17,7 @@ from astune.algorithm import BatchRules, Weighting, load_estimator, to_samples
 from astune.algorithm.step_advantage import OUTCOMES, Rewards
 from astune.backbone.trinity.explorer.samples import SamplesOperator
 from astune.config.schema import AlgorithmConfig, Config
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 
 ATTEMPTS = st.lists(st.tuples(st.sampled_from([0.0, 0.25, 1.0]), st.integers(1, 4)), min_size=2, max_size=6)

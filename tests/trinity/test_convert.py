@@ -19,25 +19,29 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from astune.backbone.base import check_keys
-from astune.backbone.trinity.conversion.convert import Converted, convert
-from astune.backbone.trinity.conversion.table import DEFAULTS, TABLE, KeyRule, table
+from astune.backbone.foreign.keys import leaves
+from astune.backbone.trinity.conversion.convert import Converted, convert, wants_attention
+from astune.backbone.trinity.conversion.table import DEFAULTS
 from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_keys
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
-from astune.config.algorithm import CriticConfig, Preset
-from astune.config.keys import FIELDS, LEAVES, value_at
+from astune.config.algorithm import METHODS, CriticConfig, Preset
+from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.load import LoadedConfig, Place, load_config
 from astune.config.rules import contradictions
 from astune.config.schema import Config
+from astune.config.section import OnTrinity
 from astune.errors import ConfigError
 from astune.plugins import load_plugin
 from astune.support.resources import default_config_dir, tiny_model_dir, tutorial_dir
+from tests.rows import each_row
 
 GOLDEN = Path(__file__).with_name("converted.yaml")
 RUN = Path("/runs/p/n")
 TASKS = 80
-KEYS = [key for key in LEAVES if key.startswith("astune.")]
+ENTRIES = fates(OnTrinity)
+KEYS = [*ENTRIES]
 JOB = """\
 astune:
   task_reader: {jsonl: {training: {file_path: /data/train.jsonl}}}
@@ -88,29 +92,21 @@ def embedded(converted: Converted) -> dict[str, Any]:
 # the table
 
 
-def test_every_key_of_astune_has_one_entry_and_no_entry_is_of_another() -> None:
-    pairs = json.loads((default_config_dir() / TABLE).read_text(), object_pairs_hook=list)
-    assert sorted(key for key, _ in pairs) == sorted(KEYS)
-
-
-@pytest.mark.parametrize("key", KEYS)
+@each_row("key", KEYS)
 def test_an_entry_says_one_thing(key: str) -> None:
-    entry = table()[key]
+    entry = ENTRIES[key]
     kinds = [bool(entry.to or entry.ours), bool(entry.unsupported), bool(entry.ignored)]
     assert kinds.count(True) == 1
     assert set(entry.to.values()) <= set(CONVERSIONS)
     assert bool(entry.ignored) == (
         key == "astune.backbone" or key.startswith(("astune.debug.", "astune.online.", "astune.rubrics."))
     )
-    default = value_at(Config(), key)
-    default = list(default) if isinstance(default, tuple) else default
-    assert entry.unless == (default if entry.unsupported else None)
     assert not (entry.tinker or entry.if_set) or entry.to
     assert not entry.unsupported or "take the key out" in entry.unsupported
 
 
 def test_every_conversion_is_used() -> None:
-    assert {name for entry in table().values() for name in entry.to.values()} == set(CONVERSIONS)
+    assert {name for entry in ENTRIES.values() for name in entry.to.values()} == set(CONVERSIONS)
 
 
 def test_every_constant_says_why_and_none_is_converted_as_well() -> None:
@@ -118,14 +114,14 @@ def test_every_constant_says_why_and_none_is_converted_as_well() -> None:
     values = [line for line in text.splitlines() if re.search(r"^ *[^#\s][^#]*: *[^\s#]", line)]
     assert len(values) == len(flat(yaml.safe_load(text)))
     assert [line for line in values if "  # " not in line and " # " not in line] == []
-    converted = {place for entry in table().values() if not entry.if_set for place in entry.to}
+    converted = {place for entry in ENTRIES.values() if not entry.if_set for place in entry.to}
     assert converted & set(flat(yaml.safe_load(text))) == set()
 
 
 # what becomes of a value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "expected"),
     [
         ("astune.project_name=x", {"project": "x"}),
@@ -237,7 +233,7 @@ def test_a_value_arrives_where_trinity_looks_for_it(
     assert {key: found[key] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "expected"),
     [
         ("astune.rollout.max_concurrent=64", 8),
@@ -276,6 +272,8 @@ def test_what_belongs_to_the_run_is_made_from_its_folder(tmp_path: Path) -> None
 
 
 EXAMPLES = {"astune.trainer.examples": "/data/examples.jsonl"}
+HUGGING_FACE = ("dataset_name", "revision", "training_split", "validation_split")
+GYM = {"chain_sum": {}}
 BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
@@ -298,7 +296,31 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
     "astune.algorithm.critic.value_clip": {"astune.algorithm.advantage": "gae", "astune.algorithm.critic.updates": 2},
     "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
+    "astune.allow_changes": {"astune.resume": True},
+    "astune.task_judge.rubrics.pass_at": {
+        "astune.task_judge.judge_protocol": "RubricsAsJudge",
+        "astune.task_judge.rubrics.file": "rubrics.yaml",
+        "astune.task_judge.llm.models": [{"base_url": "http://127.0.0.1:1/v1", "model": "m"}],
+    },
+    **{
+        f"astune.task_reader.{reader}.{name}": {"astune.task_reader.type": reader, f"astune.task_reader.{place}": there}
+        for reader, names, place, there in (
+            ("huggingface", HUGGING_FACE, "huggingface.dataset_path", "owner/name"),
+            ("reasoning_gym", ("training_tasks", "validation_tasks", "seed"), "reasoning_gym.datasets", GYM),
+            ("env_service", ("training_split", "validation_split"), "env_service.env_url", "http://127.0.0.1:1"),
+        )
+        for name in names
+    },
+    "astune.task_reader.huggingface.streaming": {
+        "astune.task_reader.type": "huggingface",
+        "astune.task_reader.huggingface.dataset_path": "owner/name",
+        "astune.task_reader.max_training_tasks": 9,
+    },
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
+    "astune.task_reader.split_seed": {
+        "astune.task_reader.jsonl.validation.file_path": None,
+        "astune.task_reader.validation_fraction": 0.1,
+    },
     "astune.task_judge.llm.max_opponents": {"astune.task_judge.llm.mode": "pairwise"},
     "astune.task_judge.llm.votes": {"astune.task_judge.llm.temperature": 1.0},
     "astune.task_reader.csv.separator": {"astune.task_reader.jsonl.training.file_path": "/data/train.csv"},
@@ -315,6 +337,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.algorithm.method":
+        return st.sampled_from([*METHODS])
     if key == "astune.algorithm.teacher":
         api = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.none() | st.text(max_size=3) | api
@@ -342,6 +366,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.none() | st.floats(1.01, 9)
     if key == "astune.model.chat_template_kwargs":
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.booleans() | st.integers(), max_size=2)
+    if key == "astune.model.clock":
+        return st.none() | st.datetimes().map(lambda time: time.isoformat())
     if key in ("astune.task_reader.env_service.env_url", "astune.rollout.vllm.base_url"):
         return st.sampled_from([None, "http://h:1", "https://h"])
     if key.startswith("astune.task_reader.env_service.") and key.endswith((".options", ".params")):
@@ -389,7 +415,7 @@ COMMON = convert(loaded_with(None, None), RUN, TASKS)
 @settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(st.data())
 def test_no_option_is_silently_lost(data: st.DataObject) -> None:
-    key = data.draw(st.sampled_from([key for key in KEYS if not table()[key].ignored]))
+    key = data.draw(st.sampled_from([key for key in KEYS if not ENTRIES[key].ignored]))
     value = data.draw(values(key))
     assume(can_be_set(key, value))
     loaded = loaded_with(key, value)
@@ -398,10 +424,10 @@ def test_no_option_is_silently_lost(data: st.DataObject) -> None:
     except ConfigError as error:
         assert re.search(rf"command line: {key}: |^{key}: |astune\.model\.max_model_len: ", str(error), re.MULTILINE)
         return
-    assert_kept(key, table()[key], loaded, converted)
+    assert_kept(key, ENTRIES[key], loaded, converted)
 
 
-def assert_kept(key: str, entry: KeyRule, loaded: LoadedConfig, converted: Converted) -> None:
+def assert_kept(key: str, entry: OnTrinity, loaded: LoadedConfig, converted: Converted) -> None:
     """The value stands in the tree, or what stands there depends on it, or what acts on it gets it."""
     value = value_at(loaded.config, key)
     before, after = flat(COMMON.tree), flat(converted.tree)
@@ -432,7 +458,7 @@ OF_OTHER_METHODS = {
 """Refused where the configuration is loaded, as their methods are not the one that is converted here."""
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if not table()[key].ignored and key not in OF_OTHER_METHODS])
+@each_row("key", [key for key in KEYS if not ENTRIES[key].ignored and key not in OF_OTHER_METHODS])
 def test_the_property_above_reaches_every_key(key: str) -> None:
     value = find(values(key), partial(can_be_set, key), settings=settings(database=None, phases=[Phase.generate]))
     assert can_be_set(key, value)
@@ -446,7 +472,7 @@ def test_the_whole_configuration_travels_along(tmp_path: Path) -> None:
 # errors
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "message"),
     [
         ("astune.model.device=cuda", "command line: astune.model.device: got 'cuda': Ray decides where models run;"),
@@ -545,7 +571,7 @@ REFUSED_PRESETS = {
 }
 
 
-@pytest.mark.parametrize("preset", get_args(Preset))
+@each_row("preset", get_args(Preset))
 def test_a_preset_is_converted_or_refused_by_the_key_that_trinity_cannot_serve(tmp_path: Path, preset: str) -> None:
     override = f"astune.algorithm.preset={preset}"
     if said := REFUSED_PRESETS.get(preset):
@@ -568,7 +594,7 @@ def test_an_error_names_the_line_of_the_file_and_hides_no_other(tmp_path: Path) 
 
 
 def test_what_asks_for_another_key_names_one_that_leads_there() -> None:
-    assert {place for place, key in BOUND.items() if place not in table()[key].to} == set()
+    assert {place for place, key in BOUND.items() if place not in ENTRIES[key].to} == set()
 
 
 def test_a_key_written_with_its_default_is_no_error(tmp_path: Path) -> None:
@@ -638,8 +664,8 @@ SHIPPED = [
 ]
 
 
-@pytest.mark.parametrize("backbone", ["trinity", "debug", "local"])
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(tutorial_dir())))
+@each_row("backbone", ["trinity", "debug", "local"])
+@each_row("path", SHIPPED, ids=lambda path: str(path.relative_to(tutorial_dir())))
 def test_every_file_that_ships_runs_on_every_backbone_with_nothing_but_the_flag(path: Path, backbone: str) -> None:
     if backbone == "local" and "dynamic_by_explorer" in path.read_text(encoding="utf-8"):
         with pytest.raises(ConfigError, match=r"'dynamic_by_explorer', which only Trinity has; .* --backbone=trinity"):
@@ -736,6 +762,59 @@ def test_any_text_survives(name: str, kwargs: dict[str, str], level: str) -> Non
     assert as_read(converted) == converted.tree
 
 
+ON_GPUS = "trinity.model.tinker.enable=false"
+SECTION = "trinity.trainer.trainer_config.actor_rollout_ref.model.override_config.attn_implementation"
+SHARED = "trinity.trainer.ulysses_sequence_parallel_size=2"
+
+
+@each_row(
+    ("overrides", "expected"),
+    [
+        ([ON_GPUS], "flash_attention_2"),
+        ([ON_GPUS, "astune.model.dtype=float32"], "sdpa"),
+        ([ON_GPUS, "astune.model.attention=eager"], "eager"),
+        ([ON_GPUS, f"{SECTION}=flash_attention_3", SHARED], "flash_attention_3"),
+        ([ON_GPUS, "trinity.trainer.trainer_strategy=megatron"], ""),
+        ([], ""),
+    ],
+)
+def test_attention_of_training_workers_is_known_before_the_conversion_and_after(
+    overrides: list[str], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB + "  trainer: {total_steps: 50}\n")
+    loaded = load_config(tmp_path / "job.yaml", overrides, backbone="trinity")
+    assert wants_attention(loaded) == expected
+    found = dict(leaves(convert(loaded, RUN).tree))[SECTION.removeprefix("trinity.")]
+    assert not expected or found == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["astune.model.attention=sdpa", SHARED],
+            "got 2, but the attention is 'sdpa', by which each GPU would see its",
+        ),
+        ([f"{SECTION}=eager", SHARED], "got 2, but the attention is 'eager', by which each GPU would see its own part"),
+        (
+            ["astune.model.attention=sdpa", "trinity.trainer.trainer_strategy=megatron"],
+            "got 'sdpa', but Megatron .* has an attention of its own; take the key out",
+        ),
+        (
+            ["astune.model.attention=sdpa", "trinity.model.tinker.enable=true"],
+            "astune.model.attention: got 'sdpa': the tinker server decides how attention is computed",
+        ),
+    ],
+)
+def test_an_attention_that_trinity_would_not_compute_is_refused(
+    overrides: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB + "  trainer: {total_steps: 50}\n")
+    loaded = load_config(tmp_path / "job.yaml", [ON_GPUS, *overrides], backbone="trinity")
+    with pytest.raises(ConfigError, match=said):
+        convert(loaded, RUN)
+
+
 def test_the_text_is_the_golden_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = JOB + "  trainer: {total_steps: 50, save_every: 10}\ntrinity:\n  cluster: {node_num: 1, gpu_per_node: 4}\n"
@@ -803,7 +882,7 @@ class Outer:
     tag: str = ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("override", "message"),
     [
         ("tga=x", "trinity.tga: unknown key of Trinity's. Did you mean 'trinity.tag'?"),

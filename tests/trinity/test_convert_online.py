@@ -8,6 +8,7 @@ from astune.backbone.trinity.conversion.convert import Converted
 from astune.backbone.trinity.conversion.online import convert_online
 from astune.config.load import load_config
 from astune.errors import ConfigError
+from tests.rows import each_row
 
 
 def converted(folder: Path, *settings: str) -> Converted:
@@ -28,7 +29,7 @@ def test_trinity_trains_alone_and_saves_after_every_update(tmp_path: Path) -> No
     assert found.tree["checkpoint_root_dir"] == str(tmp_path / "service" / "trinity")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "setting",
     [
         "astune.algorithm.advantage=running_mean",
@@ -42,7 +43,7 @@ def test_keys_that_are_not_up_to_trinity_here_are_taken(tmp_path: Path, setting:
     assert converted(tmp_path, setting).tree == converted(tmp_path).tree
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "said"),
     [
         (
@@ -60,6 +61,7 @@ def test_keys_that_are_not_up_to_trinity_here_are_taken(tmp_path: Path, setting:
             "trinity.model.tinker.base_url=http://far:1",
             "trinity.model.tinker.base_url: a version is a folder",
         ),
+        ("trinity.model.tinker.rank=8", "trinity.model.tinker.rank: got 8: a version is a folder"),
         ("trinity.cluster.ray_address=auto", "trinity.cluster.ray_address: got 'auto', but the tinker server"),
     ],
 )

@@ -19,10 +19,11 @@ from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config as load_trinity_config
 
 from astune.backbone.trinity.conversion.convert import Converted, convert
-from astune.backbone.trinity.conversion.table import table
 from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
 from astune.backbone.trinity.tinker_process import start_server
+from astune.config.keys import fates
 from astune.config.load import LoadedConfig, load_config
+from astune.config.section import OnTrinity
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir, tutorial_dir
 
@@ -142,7 +143,7 @@ def test_a_run_that_is_resumed_keeps_its_name(tmp_path: Path) -> None:
 def test_trinity_knows_every_key_that_we_write(tmp_path: Path) -> None:
     demo = loaded(tutorial_dir() / "math_agent" / "demo.yaml")
     written = {key for key in convert(demo, tmp_path).origins if not key.startswith("trainer.trainer_config.")}
-    written |= {place for entry in table().values() for place in entry.to}
+    written |= {place for entry in fates(OnTrinity).values() for place in entry.to}
     overrides = [f"trinity.{key}={{}}" for key in written]
     check_trinity_keys(load_config(None, ["astune.backbone=trinity", *common(demo), *overrides]), TrinityConfig)
 

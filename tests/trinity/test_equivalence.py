@@ -25,15 +25,16 @@ from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
-from astune.backbone.trinity.conversion import table as rules
+from astune.backbone.trinity.conversion.table import LOSS_ARGS
 from astune.backbone.trinity.conversion.values import CONVERSIONS, TRINITY_LOSS, ConversionInput
 from astune.backbone.trinity.explorer import samples as operator
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode
 from astune.backbone.trinity.explorer.samples import SamplesOperator, unpack_groups
-from astune.config.keys import value_at
+from astune.config.keys import fates, value_at
 from astune.config.load import LoadedConfig
 from astune.config.schema import AlgorithmConfig, AstuneConfig, Config
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.config.section import OnTrinity
+from astune.context_tracker.merge import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 from tests.backbone.golden_samples import Term, assert_trained, replayed
@@ -194,12 +195,10 @@ def trinity_loss(row: Experience, table: torch.Tensor, config: AlgorithmConfig) 
     """What Trinity's tinker trainer computes for one row, with the arguments that `convert` gives it."""
     given = ConversionInput(LoadedConfig(Config(astune=AstuneConfig(algorithm=config)), {}, None), {}, None)
     arguments = {}
-    for key, rule in rules.table().items():
+    for key, rule in fates(OnTrinity).items():
         for place, name in rule.to.items():
-            if place.startswith(rules.LOSS_ARGS) and "rl" in rule.methods:
-                arguments[place.removeprefix(rules.LOSS_ARGS)] = CONVERSIONS[name](
-                    value_at(given.loaded.config, key), given
-                )
+            if place.startswith(LOSS_ARGS) and "rl" in rule.methods:
+                arguments[place.removeprefix(LOSS_ARGS)] = CONVERSIONS[name](value_at(given.loaded.config, key), given)
     kept = {name: value for name, value in arguments.items() if value is not None}
     function = LOSS_OF[TRINITY_LOSS[config.loss]](backend="tinker", loss_agg_mode="seq-mean-token-sum", **kept)
     ids = row.tokens.long()

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.backbone.base import check_keys
-from astune.backbone.local.backbone import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import not_used
 from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.run_checks import OF_EPISODES, run_checks
@@ -31,6 +31,7 @@ from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
 from astune.training.schedule import Schedule
 from astune.types import Episode, StopReason, Task, Timeline, Turn, Verdict
+from tests.rows import each_row
 
 TEMPLATES = Path(__file__).parents[1] / "context_tracker" / "templates"
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
@@ -96,6 +97,20 @@ def test_calls_of_tools_and_answers_carry_loss_and_nothing_else_does(tiny: ChatF
         "7.<|im_end|>",
     ]
     assert tiny.decode(list(row.token_ids)) == tiny.render(WITH_TOOL, [ADD], add_generation_prompt=False).rstrip("\n")
+
+
+def test_an_answer_of_weight_0_is_history_and_carries_no_loss(tiny: ChatFormat, tmp_path: Path) -> None:
+    talk = [QUESTION, {"role": "assistant", "content": "8.", "weight": 0}, {"role": "user", "content": "Sure?"}]
+    right = {"role": "assistant", "content": "7.", "weight": 1}
+    (example,) = read(tmp_path, tiny, [{"messages": [*talk, right]}])
+    (row,) = example.rows
+    assert trained(tiny, row) == ["7.<|im_end|>"]
+    plain = [{name: value for name, value in each.items() if name != "weight"} for each in (*talk, right)]
+    assert tiny.decode(list(row.token_ids)) == tiny.render(plain, (), add_generation_prompt=False).rstrip("\n")
+    with pytest.raises(TaskError, match="no message of role 'assistant' has a weight, so there is nothing to learn"):
+        read(tmp_path, tiny, [{"messages": talk[:2]}])
+    with pytest.raises(TaskError, match=r"messages\[0\].weight: expected 0 or 1, of the assistant's messages alone"):
+        read(tmp_path, tiny, [{"messages": [{**QUESTION, "weight": 0}, right]}])
 
 
 def test_reasoning_that_later_history_drops_is_learned_in_a_row_of_its_own(tiny: ChatFormat) -> None:
@@ -197,7 +212,7 @@ def test_recorded_episodes_keep_their_tokens_and_a_filter_chooses(tmp_path: Path
 ANSWERED = [QUESTION, {"role": "assistant", "content": "7."}]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "row", "message"),
     [
         ("sft", {}, "no field 'messages'; there are: none"),
@@ -222,14 +237,9 @@ ANSWERED = [QUESTION, {"role": "assistant", "content": "7."}]
             'messages[1].tool_calls[0]: expected {"function": {"name": ..., "arguments": "<JSON>"}}, got ',
         ),
         ("sft", {"messages": ANSWERED, "tools": [{"name": "add"}]}, 'tools[0]: expected {"type": "function", "functi'),
-        ("sft", {"messages": [{"role": "user", "content": "x " * 5000}, ANSWERED[1]]}, "tokens do not fit the model's"),
         ("sft", {"timelines": []}, "not an episode that ASTune recorded (KeyError: 'output')"),
-        (
-            "sft",
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, ANSWERED[1]]},
-            "messages: a 'user' message has a content part of type 'image_url'",
-        ),
-        ("dpo", {"messages": ANSWERED}, "no field 'chosen'; there are: messages"),
+        ("dpo", {"messages": ANSWERED}, "expected examples with messages, chosen, rejected, and this is conversations"),
+        ("dpo", {"messages": [QUESTION], "rejected": ANSWERED[1]}, "no field 'chosen'; there are: messages, rejected"),
         (
             "dpo",
             {"messages": [QUESTION], "chosen": ANSWERED[1], "rejected": QUESTION},
@@ -246,6 +256,90 @@ def test_a_bad_row_is_named_with_file_line_and_field(
         read(tmp_path, tiny, [good, row], method)
     where, _, what = str(caught.value).partition("examples.jsonl:2: ")
     assert where == f"{tmp_path}/" and message in what
+
+
+LONG = {"role": "user", "content": "x " * 5000}
+IMAGE = {"role": "user", "content": [{"type": "image_url"}]}
+BROKEN = {"role": "assistant", "content": "", "tool_calls": [{**CALL, "function": {"name": "add", "arguments": "{"}}]}
+SEVERAL = [{**ANSWERED[1], "reasoning_content": "Add."}, {"role": "user", "content": "Sure?"}, ANSWERED[1]]
+NOT_TAKEN = {
+    "that do not fit the model's context of 2048 tokens (astune.model.max_model_len)": ([LONG], ANSWERED[1:]),
+    "that the model's chat template cannot write": ([IMAGE], ANSWERED[1:]),
+    "cannot write": ([QUESTION], [BROKEN]),
+    "in several histories": ([QUESTION], SEVERAL),
+}
+
+
+def line_of(method: str, context: list[dict[str, Any]], answer: list[dict[str, Any]]) -> dict[str, Any]:
+    if method == "sft":
+        return {"messages": [*context, *answer]}
+    if method == "kto":
+        return {"messages": context, "answer": answer, "good": True}
+    return {"messages": context, "chosen": answer, "rejected": ANSWERED[1]}
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "a line of examples cannot be written by the model's chat template, or does not fit its context",
+    "it is left out and counted with its cause; the run stops only where nothing is left",
+)
+@each_row("method", ["sft", "dpo", "kto"])
+@each_row("cause", NOT_TAKEN)
+def test_a_line_that_the_model_cannot_take_is_left_out_and_counted(
+    tmp_path: Path, tiny: ChatFormat, method: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = line_of(method, *NOT_TAKEN[cause]), line_of(method, [QUESTION], ANSWERED[1:])
+    if cause == "in several histories" and method != "dpo":
+        assert read(tmp_path, tiny, [good, bad, bad], method)[1:] and not caplog.messages
+        return
+    (found,) = read(tmp_path, tiny, [bad, good, bad], method)
+    (said,) = caplog.messages
+    assert found.place.endswith(":2")
+    assert "1 examples are learned; left out are 2 " in said and cause in said and "the first: " in said
+    assert "examples.jsonl:1: " in said
+    with pytest.raises(TaskError, match="has no examples; left out are 1 ") as caught:
+        read(tmp_path, tiny, [bad], method)
+    assert cause in str(caught.value)
+
+
+def test_without_examples_it_says_why_by_cause_and_count(tmp_path: Path, tiny: ChatFormat) -> None:
+    alone, equal = recorded("alone", 1.0, [7]), recorded("equal", 0.5, [7])
+    unjudged = {**recorded("unjudged", 0.0, [7]), "verdict": None}
+    rows = [alone, equal, equal, unjudged, recorded("frozen", 1.0, [6], "frozen"), recorded("bad", 0.0, [9])]
+    with pytest.raises(TaskError) as caught:
+        read(tmp_path, tiny, rows, "dpo", examples_filter="not task=bad")
+    file = tmp_path / "examples.jsonl"
+    assert str(caught.value) == (
+        f"astune.trainer.examples: {file} has no examples; left out are 1 that nobody judged (the first: {file}:4); "
+        f"1 in which no answer can be trained (the first: {file}:5: answers: 1 frozen); "
+        f"1 that astune.trainer.examples_filter refuses (the first: {file}:6); "
+        f"1 that are the only attempt at their task in their step; kto learns from single ones (the first: {file}:1); "
+        f"2 whose reward is that of the attempts that they are compared with (the first: {file}:2)"
+    )
+    with pytest.raises(TaskError, match="has no examples: the file is empty"):
+        read(tmp_path, tiny, [], "kto")
+
+
+def test_the_last_line_of_a_run_that_was_killed_is_left_out(tmp_path: Path, tiny: ChatFormat) -> None:
+    file = tmp_path / "examples.jsonl"
+    line = json.dumps(recorded("good", 1.0, [7, 8]))
+    config = AstuneConfig.model_validate({"algorithm": {"method": "sft"}, "trainer": {"examples": str(file)}})
+    file.write_text(f"{line}\n{line[:50]}")
+    assert len(read_examples(config, tiny)) == 1
+    for text in (f"{line[:50]}\n{line}\n", json.dumps({"messages": ANSWERED}) + '\n{"messages"'):
+        file.write_text(text)
+        with pytest.raises(TaskError, match="broken JSON"):
+            read_examples(config, tiny)
+
+
+def test_a_call_as_text_is_learned_as_text(chat_format: ChatFormat) -> None:
+    """Models call tools that nobody offers, and users write calls into the text of examples."""
+    (row,) = conversation_rows(chat_format, [QUESTION, WITH_TOOL[2]], [ADD])
+    (called,) = trained(chat_format, row)
+    text = called.removesuffix(chat_format.decode(list(row.token_ids)[-1:])).rpartition("</think>")[2].strip()
+    for tools in ((), [ADD]):
+        (row,) = conversation_rows(chat_format, [QUESTION, {"role": "assistant", "content": text}], tools)
+        assert text in trained(chat_format, row)[0]
 
 
 def test_a_filter_of_episodes_is_refused_for_conversations(tmp_path: Path, tiny: ChatFormat) -> None:
@@ -314,7 +408,7 @@ def test_a_preference_is_two_rows_of_the_batch_and_its_beta_arrives(tmp_path: Pa
     assert tree["algorithm"]["sample_strategy_args"] == {"trainer": "tinker"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "backbone", "message"),
     [
         ((), "trinity", "job.yaml:2: astune.trainer.examples: astune.algorithm.method 'rl' learns from rewards"),

@@ -177,5 +177,5 @@ def test_preferred_answers_become_more_likely_than_rejected_ones(tmp_path: Path)
     run(tmp_path)
     (_, first), *_, (_, last) = losses(tmp_path)
     assert first == pytest.approx(0.6931, abs=1e-3) and last < first
-    *_, row = (row for row in read_metrics(tmp_path / "runs/p/n/metrics.jsonl") if "preferred" in row)
-    assert row["preferred"] == 1
+    *_, row = (row for row in read_metrics(tmp_path / "runs/p/n/metrics.jsonl") if "preference/accuracy" in row)
+    assert row["preference/accuracy"] == 1

@@ -13,10 +13,10 @@ TrinityClient = pytest.importorskip("trinity.explorer.proxy.client").TrinityClie
 from astune.config.schema import Config  # noqa: E402
 from astune.context_tracker.prompt.chat_format import ChatFormat  # noqa: E402
 from astune.online.service.serving import Model, OnlineService  # noqa: E402
-from astune.store.commits import with_state  # noqa: E402
-from astune.store.feedback.figures import feedback_figures  # noqa: E402
-from astune.store.versions import ModelVersion  # noqa: E402
-from astune.support.serving import BACKLOG, bound_socket, server_config, url_of  # noqa: E402
+from astune.online.store.commits import with_state  # noqa: E402
+from astune.online.store.feedback.figures import feedback_figures  # noqa: E402
+from astune.online.store.versions import ModelVersion  # noqa: E402
+from astune.support.http.serving import BACKLOG, bound_socket, server_config, url_of  # noqa: E402
 from astune.testing import ScriptedPolicy, write_test_model_dir  # noqa: E402
 
 

@@ -31,12 +31,13 @@ from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.errors import RunFolderError
 from astune.online.service.models import load_version
-from astune.store import tables, versions
-from astune.store.commits import CommitRow
+from astune.online.store import versions
+from astune.online.store.commits import CommitRow
+from astune.online.store.feedback.states import FeedbackPart
+from astune.online.store.trace import AnswerTrace, VersionTrace, trace
+from astune.online.store.versions import ModelVersion
+from astune.store import tables
 from astune.store.database import open_database
-from astune.store.feedback.states import Said
-from astune.store.trace import AnswerTrace, VersionTrace, trace
-from astune.store.versions import ModelVersion
 from astune.support.resources import tiny_model_dir
 from astune.training.schedule import learning_rate
 from astune.types import Policy, Sample, Sampling, Span, Timeline
@@ -166,9 +167,9 @@ class Service:
             ]
             for number, msg_id in enumerate(ids[:4]):
                 world.say(float(number % 2), about=[msg_id], author=msg_id)
-            world.say(Said("correction", correction="It is 5."), about=[ids[4]])
-            world.say(Said("thumb", value=1.0), about=[ids[5]])
-            world.say(Said("preference"), better=ids[6], worse=ids[7])
+            world.say(FeedbackPart("correction", correction="It is 5."), about=[ids[4]])
+            world.say(FeedbackPart("thumb", value=1.0), about=[ids[5]])
+            world.say(FeedbackPart("preference"), better=ids[6], worse=ids[7])
         self.told += len(said)
         return ids
 

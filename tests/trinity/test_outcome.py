@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.backbone.trinity.driver.outcome import ENDS_THE_RUN, SHUT_DOWN, LogWatch, StepsReached, steps_reached
+from tests.rows import each_row
 
 NEEDED = "make test-trinity installs it"
 
@@ -33,9 +34,7 @@ def test_the_steps_are_those_that_trinity_wrote_down(tmp_path: Path) -> None:
     assert steps_reached(tmp_path) == StepsReached(train_steps=5, checkpoint_step=4)
 
 
-@pytest.mark.parametrize(
-    "written", ["", "{", '{"latest_iteration": 1', "[]", "null", '{"latest_iteration": null}', "{}"]
-)
+@each_row("written", ["", "{", '{"latest_iteration": 1', "[]", "null", '{"latest_iteration": null}', "{}"])
 def test_a_half_written_state_counts_as_none(tmp_path: Path, written: str) -> None:
     for name in ("explorer_meta.json", "trainer_meta.json", "latest_checkpointed_iteration.txt"):
         (tmp_path / name).write_text(written)

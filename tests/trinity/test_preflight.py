@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir
 
+look_at_cluster = partial(check_cluster, attention="sdpa")
 WORKFLOW = "async def play(task, tuner):\n    return 1.0\n"
 
 
@@ -148,6 +150,19 @@ def test_something_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         assert f"got '{address}': no Ray answers there within 4 s" in refusal(check_address, address, ADDRESS)
 
 
+@pytest.mark.fault(
+    "Runs and resuming", "Ray's processes do not start in time, as on a busy machine", "an error that says what to do"
+)
+def test_a_ray_that_starts_late_is_an_error_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(**options: Any) -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray's own, which has no narrower class
+
+    monkeypatch.setattr(ray_connect.ray, "init", late)
+    message = refusal(connect, "local", "space", {}, ADDRESS)
+    assert message.startswith("trinity.cluster.ray_address: Ray did not start on this machine, after 0 s. ")
+    assert message.endswith("Ray says: Exception: The current node timed out during startup.")
+
+
 def accept_and_say_nothing(server: socket.socket) -> None:
     held = []
     try:
@@ -167,8 +182,28 @@ def test_a_cluster_that_answers_passes(cluster: Any) -> None:
 
 def test_what_every_node_sees_passes(cluster: Any, config: AstuneConfig, tmp_path: Path) -> None:
     trinity = trinity_for(tmp_path)
-    check_cluster(config, trinity)
+    look_at_cluster(config, trinity)
     assert list(Path(trinity.get_checkpoint_job_dir()).iterdir()) == []
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "a node with GPUs lacks flash-attn, which the attention of training workers needs",
+    "the run is refused before it starts, with the node, how to install it and the way without",
+)
+def test_a_node_whose_gpus_train_without_flash_attn_is_named(
+    cluster: Any, config: AstuneConfig, tmp_path: Path
+) -> None:
+    nodes = ray_nodes.live_nodes()
+    question = NodeQuestion(config.model_dump_json(), str(tiny_model_dir()), "", "flash_attention_2")
+    found = [problems for _, problems in ray_nodes._ask(nodes, question)]
+    assert sorted(map(len, found)) == [0, 1]  # the other node has no GPU
+    message = refusal(check_cluster, config, trinity_for(tmp_path, tinker=False), "flash_attention_2")
+    assert (
+        f"on {nodes[0]['NodeManagerAddress']}: the attention 'flash_attention_2' of training workers on GPUs lacks "
+        in message
+    )
+    assert "pip install flash-attn==2.8.3 --no-build-isolation" in message and "astune.model.attention: sdpa" in message
 
 
 @pytest.mark.parametrize(
@@ -183,14 +218,16 @@ def test_what_every_node_sees_passes(cluster: Any, config: AstuneConfig, tmp_pat
 def test_gpus_that_the_cluster_has_not_are_refused(
     cluster: Any, config: AstuneConfig, tmp_path: Path, sizes: dict[str, int], told: str
 ) -> None:
-    message = refusal(check_cluster, config, trinity_for(tmp_path, tinker=False, **sizes))
+    message = refusal(look_at_cluster, config, trinity_for(tmp_path, tinker=False, **sizes))
     assert told in message
     assert "trinity.cluster.node_num" in message
 
 
 def test_gpus_that_the_cluster_has_are_enough(cluster: Any, config: AstuneConfig, tmp_path: Path) -> None:
-    check_cluster(config, trinity_for(tmp_path, tinker=False))
-    check_cluster(config, trinity_for(tmp_path, tinker=False, node_num=1, gpu_per_node=2))
+    look_at_cluster(config, trinity_for(tmp_path, tinker=False))
+    look_at_cluster(config, trinity_for(tmp_path, tinker=False, node_num=1, gpu_per_node=2))
+    with pytest.raises(ConfigError, match="1 nodes with 3 GPUs each are asked for"):
+        look_at_cluster(config, trinity_for(tmp_path, tinker=False, node_num=1, gpu_per_node=3))
 
 
 def test_a_cluster_without_gpus_is_refused_unless_tinker_computes(tmp_path: Path) -> None:
@@ -216,7 +253,7 @@ def test_a_workflow_that_workers_cannot_import_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     spec = "only_the_driver_has_it:play"
     lost = config.model_copy(update={"rollout": config.rollout.model_copy(update={"agentscope_learn_protocol": spec})})
-    message = refusal(check_cluster, lost, trinity_for(tmp_path))
+    message = refusal(look_at_cluster, lost, trinity_for(tmp_path))
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
     assert all(f"on {address}" in message for address in addresses)
     assert (
@@ -237,7 +274,7 @@ def test_plugins_and_tasks_in_files_that_workers_cannot_see_are_refused(
         "task_judge": {"judge_protocol": spec},
         "task_reader": {"jsonl": {"training": {"file_path": str(only_here / "tasks.jsonl")}}},
     }
-    message = refusal(check_cluster, AstuneConfig.model_validate(changed), trinity_for(tmp_path))
+    message = refusal(look_at_cluster, AstuneConfig.model_validate(changed), trinity_for(tmp_path))
     assert "astune.rollout.agentscope_learn_protocol: workflow" in message
     assert "astune.task_judge.judge_protocol: judge" in message
     assert "no such file" in message
@@ -250,7 +287,7 @@ def test_a_model_that_workers_cannot_see_is_refused(
     Path("model").mkdir()
     trinity = trinity_for(tmp_path)
     trinity.model.model_path = str(only_here / "model")
-    message = refusal(check_cluster, config, trinity)
+    message = refusal(look_at_cluster, config, trinity)
     assert f"astune.model.path: there is no folder {only_here / 'model'}" in message
     assert "put the model on a path that every node sees" in message
 
@@ -258,18 +295,18 @@ def test_a_model_that_workers_cannot_see_is_refused(
 def test_a_run_folder_that_the_nodes_do_not_share_is_refused(
     cluster: Any, config: AstuneConfig, only_here: Path
 ) -> None:
-    message = refusal(check_cluster, config, trinity_for(only_here))
+    message = refusal(look_at_cluster, config, trinity_for(only_here))
     assert "the run folder is not the same as where the run was started" in message
     assert "astune.runs_dir must be on a file system that all nodes share" in message
 
 
 def test_a_node_without_astune_says_so_and_so_does_one_with_another_version(tmp_path: Path) -> None:
     sent = tmp_path / "probe"
-    sent.write_bytes(ray.cloudpickle.dumps(ray_nodes._probe()))
+    sent.write_bytes(ray.cloudpickle.dumps(ray_nodes._make_probe()))
     node = (
         "import sys\nif sys.argv[2:]: sys.modules['astune'] = None\n"
         "import ray.cloudpickle\nprobe = ray.cloudpickle.load(open(sys.argv[1], 'rb'))\n"
-        "print(*probe('9.9.9', ('', '', '')))"
+        "print(*probe('9.9.9', ('', '', '', '')))"
     )
     run = [sys.executable, "-c", node, str(sent)]
     without = subprocess.run([*run, "without"], capture_output=True, text=True, check=True).stdout
@@ -281,7 +318,7 @@ def test_a_node_without_astune_says_so_and_so_does_one_with_another_version(tmp_
 
 def test_a_folder_without_tokenizer_is_no_model(config: AstuneConfig, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    problems = find_problems(NodeQuestion(config.model_dump_json(), str(tmp_path / "model"), ""))
+    problems = find_problems(NodeQuestion(config.model_dump_json(), str(tmp_path / "model"), "", ""))
     assert [problem.split("; ")[0] for problem in problems] == [
         f"astune.model.path: {tmp_path / 'model'} has no config.json",
         f"astune.model.path: {tmp_path / 'model'} has no tokenizer",

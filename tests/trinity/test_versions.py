@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from astune.backbone.needed import Needed, numbers
+from astune.backbone.foreign.packages import KERNELS, NEEDED_BY, Needed, lacking, numbers
 from astune.backbone.trinity import versions
 from astune.backbone.trinity.versions import require_trinity
+from astune.backbone.verl.versions import require_verl
 from astune.errors import MissingDependency
 
 ROOT = Path(__file__).parents[2]
 GOOD = {"trinity-rft": "0.6.0", "ray": "2.60.0", "tinker": "0.25.3", "verl": "0.8.0", "vllm": "0.23.0"}
+FLASH = {"flash-attn": "2.8.3"}
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def install(packages: Mapping[str, str], python: tuple[int, ...] = (3, 12, 4)) -> None:
         site = tmp_path / "site"
         for package, version in packages.items():
-            module = site / ("trinity" if package == "trinity-rft" else package)
+            module = site / ("trinity" if package == "trinity-rft" else package.replace("-", "_"))
             (module / "common").mkdir(parents=True, exist_ok=True)
             for folder in (module, module / "common"):
                 (folder / "__init__.py").touch()
@@ -34,7 +36,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             about = site / f"{package.replace('-', '_')}-{version}.dist-info"
             about.mkdir()
             (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-        names = [versions.TRINITY, versions.RAY, versions.TINKER, versions.VERL, versions.VLLM]
+        names = [
+            versions.TRINITY,
+            versions.RAY,
+            versions.TINKER,
+            versions.VERL,
+            versions.VLLM,
+            *NEEDED_BY.values(),
+            KERNELS,
+        ]
         heavy = {needed.module for needed in names}
         monkeypatch.setattr(sys, "version_info", python)
         monkeypatch.setattr(sys, "path", [str(site), *(p for p in sys.path if not has_any(p, heavy))])
@@ -48,7 +58,7 @@ def has_any(folder: str, modules: set[str]) -> bool:
     return any((Path(folder) / module).is_dir() for module in modules)
 
 
-def refusal(**needs: bool) -> str:
+def refusal(**needs: Any) -> str:
     with pytest.raises(MissingDependency) as caught:
         require_trinity(**needs)
     return str(caught.value)
@@ -83,6 +93,55 @@ def test_only_what_the_run_uses_is_needed(machine: Any) -> None:
     require_trinity()
     assert re.findall(r"\n  - (\S+) is", refusal(tinker=True)) == ["tinker"]
     assert re.findall(r"\n  - (\S+) is", refusal(verl=True)) == ["verl", "vllm"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "attention", "told"),
+    [
+        (FLASH, "flash_attention_2", None),
+        ({}, "sdpa", None),
+        ({}, "", None),
+        ({"kernels": "0.12.0"}, "flash_attention_2", None),
+        ({}, "flash_attention_2", "flash-attn is not installed; expected >=2.3.3,<3"),
+        ({"flash-attn": "2.0.0"}, "flash_attention_2", "flash-attn is 2.0.0; expected >=2.3.3,<3"),
+        ({"kernels": "0.12.0"}, "kernels-community/flash-attn3", None),
+        (FLASH, "kernels-community/flash-attn3", "kernels is not installed"),
+        (FLASH, "flash_attention_3", "flash-attn-3 is not installed"),
+        (FLASH, "flash_attention_4", "flash-attn-4 is not installed"),
+    ],
+)
+def test_flash_attn_is_needed_where_gpus_train_with_it(
+    machine: Any, packages: dict[str, str], attention: str, told: str | None
+) -> None:
+    machine(GOOD | packages)
+    if told is None:
+        require_trinity(verl=True, attention=attention)
+        assert list(lacking(attention)) == []
+        return
+    message = refusal(verl=True, attention=attention)
+    assert f"lacks its package: {told}" in message and "or go without: astune.model.attention: sdpa" in message
+    assert "pip install flash-attn==2.8.3 --no-build-isolation" in message
+    with pytest.raises(MissingDependency, match=re.escape(f"lacks its package: {told}")):
+        require_verl("vllm", attention, "naive")
+
+
+@pytest.mark.parametrize(("way", "packages", "told"), [("nccl", {}, 1), ("naive", {}, 0), ("nccl", {"cupy": "14"}, 0)])
+def test_cupy_is_needed_where_weights_travel_with_it(
+    machine: Any, way: str, packages: dict[str, str], told: int
+) -> None:
+    machine(packages)
+    with pytest.raises(MissingDependency) as caught:
+        require_verl("vllm", "sdpa", way)
+    assert str(caught.value).count("cupy is not installed, and weights travel with it") == told
+
+
+def test_flash_attn_that_was_compiled_for_another_torch_is_told_before_anything_starts(
+    machine: Any, tmp_path: Path
+) -> None:
+    machine(GOOD | FLASH)
+    (tmp_path / "site" / "flash_attn" / "__init__.py").write_text("raise ImportError('undefined symbol: _ZN3c10')\n")
+    told = "flash-attn is installed, but does not load: ImportError: undefined symbol: _ZN3c10"
+    assert told in refusal(verl=True, attention="flash_attention_2")
 
 
 def test_vllm_must_be_importable_even_where_tinker_samples(machine: Any) -> None:

@@ -1,11 +1,11 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rows import each_row
 from tutorial.math_agent.calculator import calculator
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "result"),
     [
         ("12 * 7", "84"),
@@ -24,7 +24,7 @@ def test_arithmetic_is_worked_out(expression, result):
     assert calculator(expression) == result
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         "",

@@ -22,8 +22,8 @@ from astune.config.schema import Config
 from astune.online.place import online_folder
 from astune.online.service.models import local_model
 from astune.online.service.serving import OnlineService
+from astune.online.store.trace import trace_answer, trace_version
 from astune.online.training.trainer import Trainer
-from astune.store.trace import trace_answer, trace_version
 from astune.support.resources import tutorial_dir
 from tutorial.math_agent.make_tasks import problems
 from tutorial.online.agent import app

@@ -21,10 +21,8 @@ pytestmark = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason
 FOLDER = tutorial_dir() / "zero_reward"
 PAGE = Path(__file__).parents[2] / "docs" / "zero_reward.md"
 RIGHT = f"astune.debug.model=scripted:{FOLDER / 'answers.yaml'}"
-AGENT, MENDED = (
-    f"astune.rollout.agentscope_learn_protocol={FOLDER / name}:Solver" for name in ("agent.py", "mended.py")
-)
-JUDGE, MENDED_JUDGE = (f"astune.task_judge.judge_protocol={FOLDER / name}:judge" for name in ("agent.py", "mended.py"))
+AGENT, FIXED = (f"astune.rollout.agentscope_learn_protocol={FOLDER / name}:Solver" for name in ("agent.py", "fixed.py"))
+JUDGE, FIXED_JUDGE = (f"astune.task_judge.judge_protocol={FOLDER / name}:judge" for name in ("agent.py", "fixed.py"))
 
 
 class Played:
@@ -51,8 +49,8 @@ def play(tmp_path: Path):
     return play
 
 
-def test_the_mended_agent_differs_in_one_line_for_each_fault():
-    texts = [(FOLDER / name).read_text(encoding="utf-8").splitlines() for name in ("agent.py", "mended.py")]
+def test_the_fixed_agent_differs_in_one_line_for_each_fault():
+    texts = [(FOLDER / name).read_text(encoding="utf-8").splitlines() for name in ("agent.py", "fixed.py")]
     removed = [line for line in difflib.ndiff(*texts) if line.startswith("- ") and '"""' not in line]
     assert ["calculator" in line or "fullmatch" in line for line in removed] == [True, False]
     assert "re.search" in removed[1]
@@ -62,26 +60,26 @@ def test_what_the_page_quotes_stands_in_the_files():
     files = "\n".join(path.read_text(encoding="utf-8") for path in FOLDER.iterdir() if path.is_file())
     lines = {line.strip() for line in files.splitlines()}
     blocks = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    quoted = [re.sub(r" +# (agent|mended)\.py.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    quoted = [re.sub(r" +# (agent|fixed)\.py.*", "", line).strip() for block in blocks for line in block.splitlines()]
     assert len(blocks) == 5 and [line for line in quoted if line not in lines] == []
 
 
-def test_right_answers_get_0_and_with_the_mended_judge_1(play):
-    before, after = play("zero_reward.yaml", RIGHT), play("mended.yaml", RIGHT)
+def test_right_answers_get_0_and_with_the_fixed_judge_1(play):
+    before, after = play("zero_reward.yaml", RIGHT), play("fixed.yaml", RIGHT)
     assert [episode.output.answer for episode in before.episodes] == [e.output.answer for e in after.episodes]
     assert (before.rewards, after.rewards) == ([0] * 4, [1] * 4)
 
 
-def test_the_shipped_model_gets_0_at_every_attempt_and_with_both_mended_mostly_1(play):
+def test_the_shipped_model_gets_0_at_every_attempt_and_with_both_fixed_mostly_1(play):
     four = "astune.debug.num_repeat=4"
     assert play("zero_reward.yaml", four).rewards == [0] * 16
-    assert sum(play("mended.yaml", four).rewards) >= 8
+    assert sum(play("fixed.yaml", four).rewards) >= 8
 
 
 def test_each_fault_alone_keeps_the_reward_at_0(play):
-    assert play("zero_reward.yaml", MENDED_JUDGE).rewards == [0] * 4
-    assert play("mended.yaml", RIGHT, JUDGE).rewards == [0] * 4
-    assert sum(play("zero_reward.yaml", MENDED).rewards) > 0  # the shipped model writes no working
+    assert play("zero_reward.yaml", FIXED_JUDGE).rewards == [0] * 4
+    assert play("fixed.yaml", RIGHT, JUDGE).rewards == [0] * 4
+    assert sum(play("zero_reward.yaml", FIXED).rewards) > 0  # the shipped model writes no working
 
 
 def test_the_way_to_the_judge(play):

@@ -10,7 +10,7 @@ from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.training.engine import Engine
 from astune.training.rollout_setup import sampling_for
-from astune.training.rollout_workers.pool import EpisodeWorkers, played_by
+from astune.training.rollout_workers.pool import EpisodeWorkers, set_up_rollouts
 from astune.types import Episode, Task
 from tests.verl.on_ray import demo
 
@@ -26,7 +26,7 @@ class Playing:
         rollout = f"astune.rollout.agentscope_learn_protocol={AGENTS}:talks"
         limits = ("astune.rollout.max_turns=2", "astune.rollout.max_tokens=6", "astune.rollout.episode_timeout=300")
         alone, actors = (demo(rollout, *limits, f"astune.rollout.workers={n}").config.astune for n in (0, 2))
-        self.config, self.alone, self.setup = actors, played_by(alone, engine), played_by(actors, engine)
+        self.config, self.alone, self.setup = actors, set_up_rollouts(alone, engine), set_up_rollouts(actors, engine)
         assert isinstance(self.setup.player, EpisodeWorkers)
         self.player = self.setup.player
 

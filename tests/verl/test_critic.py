@@ -42,7 +42,9 @@ PPO = AlgorithmConfig(advantage="gae", critic=CRITIC)
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[OneProcess]:
-    yield OneProcess(tmp_path_factory.mktemp("worker"), model_dir, PPO)
+    """Rows one behind the other, as on GPUs, by torch's attention: the way without flash-attn."""
+    more = ["verl.actor_rollout_ref.model.use_remove_padding=true", "astune.model.attention=sdpa"]
+    yield OneProcess(tmp_path_factory.mktemp("worker"), model_dir, PPO, more=more)
     torch.distributed.destroy_process_group()
 
 
@@ -82,8 +84,8 @@ async def test_three_updates_give_the_policy_and_the_critic_of_local(workers: On
     for _ in range(3):
         one, two = await local.update(rewarded(), RATE), await verl.update(rewarded(), RATE)
         compared(dict(one.metrics), dict(two.metrics))
-        assert apart(weights_of(loaded), workers.weights()) < 1e-4
-        assert apart(critic_weights(local), workers.critic_weights()) < 1e-4
+        assert apart(weights_of(loaded), workers.weights()) < 5e-4
+        assert apart(critic_weights(local), workers.critic_weights()) < 5e-4
     assert one.metrics["critic/grad_norm"] > TRAINER.max_grad_norm and one.metrics["clip_fraction"] > 0.01
     assert abs(one.metrics["critic/value_mean"]) > 0.01
     assert (verl.updates, verl.changes, await verl.publish()) == (3, 3, 1)
@@ -96,8 +98,8 @@ async def test_imitated_samples_are_learned_beside_those_that_the_critic_judges(
     local, loaded = local_learner(model_dir, PPO)
     one, two = await local.update(samples, RATE), await verl_learner(workers).update(samples, RATE)
     compared(dict(one.metrics), dict(two.metrics))
-    assert apart(weights_of(loaded), workers.weights()) < 1e-4
-    assert apart(critic_weights(local), workers.critic_weights()) < 1e-4
+    assert apart(weights_of(loaded), workers.weights()) < 5e-4
+    assert apart(critic_weights(local), workers.critic_weights()) < 5e-4
 
 
 async def test_while_the_critic_warms_up_the_policy_stays_as_it_is(workers: OneProcess, model_dir: Path) -> None:
@@ -109,7 +111,7 @@ async def test_while_the_critic_warms_up_the_policy_stays_as_it_is(workers: OneP
         compared(dict(one.metrics), dict(two.metrics))
         assert (apart(before, workers.weights()) == 0) == (version == 0) == (two.metrics["critic/warming_up"] == 1)
         assert await verl.publish() == version
-        assert apart(critic_weights(local), workers.critic_weights()) < 1e-4
+        assert apart(critic_weights(local), workers.critic_weights()) < 5e-4
     assert verl.changes == 2  # of the critic too: a step that was broken off in its update is not saved
 
 

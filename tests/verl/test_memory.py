@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from astune.backbone.model_size import read_size
+from astune.backbone.memory.model_size import read_size
 from astune.backbone.verl.memory import BYTES, estimate
 from astune.backbone.verl.trainer.learner import VerlLearner
 from astune.backbone.verl.trainer.settings import composed, settings_of

@@ -31,20 +31,21 @@ from astune.backbone.local.engine import load_engine as load_local
 from astune.backbone.local.engine import load_policy
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import save_model
+from astune.backbone.policies.compared import whole_row
 from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.backbone.verl import engine as verl_engine
 from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.servers.cpu_server import server_name
 from astune.backbone.verl.servers.policy import VerlPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
-from astune.backbone.whole_rows import whole_row
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ContextOverflow, TrainingError, WorkflowError
 from astune.monitor import RunDir, read_episodes, read_metrics
 from astune.monitor.episodes import EpisodeRecord
-from astune.rollout.player import Attempt
+from astune.rollout.setup import Attempt
 from astune.support.resources import tiny_model_dir
+from astune.support.run_log import command_log, open_log
 from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for, weighting_for
@@ -270,8 +271,10 @@ def playing(engine: Engine, raylet: psutil.Process, tmp_path_factory: pytest.Tem
 
 def test_actors_on_two_nodes_play_what_one_process_plays(playing: Playing, capsys: pytest.CaptureFixture[str]) -> None:
     assert len({worker.machine for worker in playing.player.workers}) == 2
-    for task in TASKS:
-        there, here = playing.both(task, "a")
+    with command_log(None):
+        open_log(playing.folder, as_json=False)
+        played = [playing.both(task, "a") for task in TASKS]
+    for there, here in played:
         assert what_came(there) == what_came(here)
         assert [len(each.turns) for each in there] == [1, 2, 2]
         assert there[2].stop_reason is StopReason.MAX_TURNS
@@ -281,6 +284,8 @@ def test_actors_on_two_nodes_play_what_one_process_plays(playing: Playing, capsy
                 assert turn.prompt_ids == same.prompt_ids
                 assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-4)
     assert capsys.readouterr().out.count("printed by a/t0/") == 6
+    logs = [(playing.folder / "logs" / f"worker-{number}.log").read_text() for number in range(2)]
+    assert "".join(logs).count("printed by a/t0/") == 3
 
 
 def test_answers_to_actors_are_among_those_that_weights_are_compared_by(playing: Playing, engine: Engine) -> None:
@@ -365,7 +370,7 @@ def test_no_actor_calls_the_model_while_weights_change(playing: Playing, engine:
         task = Task("g", "Gate?", answer="4", metadata={"waits_for": "held"})
         job = asyncio.create_task(playing.play(playing.setup, task, label="g"))
         await playing.begun(task)
-        async with playing.player.shut():
+        async with playing.player.hold_calls():
             (playing.folder / "held").touch()
             await engine.learner.update([replace(row, advantages=(1.0,)) for row in rows(20, 9)], 1e-3)
             await engine.learner.publish()
@@ -387,7 +392,7 @@ def test_an_actor_that_is_lost_holds_up_no_weights(playing: Playing) -> None:
     async def lost_meanwhile() -> None:
         lost = playing.player.workers[0]
         ray.kill(lost._actor)  # type: ignore[attr-defined]
-        async with playing.player.shut():
+        async with playing.player.hold_calls():
             while (next := playing.player.workers[0]) is lost or next._listening is None:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.1)
             await asyncio.sleep(0)

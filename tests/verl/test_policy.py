@@ -11,7 +11,7 @@ import pytest
 import ray
 from verl.workers.rollout.replica import TokenOutput
 
-from astune.backbone.server_traits import ServerTraits
+from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.verl.servers.policy import VerlPolicy
 from astune.errors import ContextOverflow, PolicyError
 from astune.support.current_episode import in_episode

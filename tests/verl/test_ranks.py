@@ -77,7 +77,7 @@ async def test_groups_of_ranks_that_go_on_from_each_other_give_the_weights_of_lo
     last, _ = GROUPS[algorithm][-1]
     name = "model.safetensors" if loaded.adapters is None else "adapter_model.safetensors"
     found, wanted = (load_file(folder / each / name) for each in (f"{algorithm}_{last}", f"{algorithm}_local"))
-    assert apart(wanted, found) < 1e-4
+    assert apart(wanted, found) < 5e-4
     if algorithm.startswith("ppo"):
         critic = load_file(folder / f"{algorithm}_{last}" / "critic" / "model.safetensors")
-        assert apart(critic_weights(local), critic) < 1e-4
+        assert apart(critic_weights(local), critic) < 5e-4

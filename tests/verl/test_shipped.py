@@ -9,7 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import CheckpointEngineConfig, FSDPActorConfig, RolloutConfig
 
-from astune.backbone.model_size import ModelSize
+from astune.backbone.memory.model_size import ModelSize
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import estimate
 from astune.backbone.verl.trainer.settings import composed, settings_of

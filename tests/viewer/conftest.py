@@ -14,12 +14,12 @@ from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
 from astune.config.schema import Config, RolloutConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.monitor import EpisodeLog, MetricsLog, RunDir
 from astune.rollout.group import run_groups
-from astune.rollout.metrics import rollout_metrics
+from astune.rollout.metrics import evaluation_metrics, rollout_metrics
 from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
-from astune.testing.policies import ScriptedPolicy
 from astune.types import Episode, Group, Sampling, Task, Verdict, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import as_workflow
@@ -119,8 +119,8 @@ def play_run(folder: Path, steps: int = 12, tasks_per_step: int = 4, held_out: i
             played = [group.episodes[0] for group in groups]
             for episode in played:
                 episodes.write(episode, step=step, phase=f"eval/{decoding}")
-            success = sum(episode.reward or 0.0 for episode in played) / len(played)
-            metrics.log(step, {f"eval/{decoding}/success": success, f"eval/{decoding}/seconds": 2.0})
+            figures = evaluation_metrics(groups, 2.0)
+            metrics.log(step, {f"eval/{decoding}/{name}": value for name, value in figures.items()})
 
     script.skill = 0.4
     evaluate(0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.viewer.charts import HEIGHT, WIDTH, curve_svg, nice_ticks, shown_name, small_charts, small_svg, smooth
+from astune.viewer.charts import HEIGHT, WIDTH, curve_svg, name_metric, nice_ticks, small_charts, small_svg, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
 METRICS = [
@@ -78,7 +78,7 @@ def test_the_workflows_own_metrics_get_a_picture_each_by_their_own_names():
     names = ["loss", "workflow/b", "reward/mean", "workflow/a", "agent_reward/x", "workflow/loss", "policy_version"]
     found = small_charts(names)
     assert found == ["reward/mean", "agent_reward/x", "workflow/a", "workflow/b", "workflow/loss", "loss"]
-    assert [shown_name(name) for name in found] == ["reward/mean", "agent_reward/x", "a", "b", "workflow/loss", "loss"]
+    assert [name_metric(name) for name in found] == ["reward/mean", "agent_reward/x", "a", "b", "workflow/loss", "loss"]
 
 
 def test_the_script_draws_a_run(make_run, tmp_path):

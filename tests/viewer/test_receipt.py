@@ -2,14 +2,15 @@
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from astune.algorithm.batch_rules import BALANCED
 from astune.algorithm.receipt import LATE, NO_SIGNAL, NO_TEACHER, SKIPPED_UPDATE, UNJUDGED
-from astune.algorithm.rejection import REPEATED, SURPLUS, WRONG
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
+from astune.methods.rft import REPEATED, SURPLUS, WRONG
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 from astune.viewer.report.cards import card, credit_of
@@ -56,6 +57,13 @@ def test_every_reason_to_leave_tokens_out_has_a_sentence():
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
     table = page.partition("| reason |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(LEFT_OUT)
+
+
+def test_a_turn_with_call_marks_and_no_call_says_so():
+    episode = branching_episode("e", 1.0, -0.25)
+    unread = replace(episode, turns=(replace(episode.turns[0], unread=True), *episode.turns[1:]))
+    bubble = next(one for one in card("k", "h", unread, None).bubbles if one.role == "assistant")
+    assert [mark.text for mark in bubble.marks] == ["call marks and no call"] and "docs" in bubble.marks[0].meaning
 
 
 def test_marks_tell_of_each_turn_what_became_of_it():

@@ -10,9 +10,12 @@ import pytest
 from astune.config.schema import Config
 from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes
 from astune.monitor.summary import show_interval
+from astune.monitor.words import METRICS
 from astune.support.statistics import estimate
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.viewer import write_report
+from astune.viewer.charts import SMALL_CHARTS
+from tests.viewer.chromium import PROGRAM, Chromium
 
 HOSTILE = '</script><img src=x onerror="alert(1)"><b>&amp;{{ 1 }}'
 
@@ -139,21 +142,96 @@ def test_before_and_after_are_the_same_tasks_and_by_kind(make_run):
     page = page_of(make_run(steps=4, held_out=20))
     assert "before: step 0" in page.text and "after: step 4" in page.text
     assert "boxes" in page.text and "prices" in page.text
-    assert re.search(r"Better: held-out success [\d.]+ % → [\d.]+ %, sampled, after 4 steps\.", page.text)
+    each = r"[\d.]+ % → [\d.]+ %"
+    assert re.search(
+        rf"Better: held-out success {each}, sampled; {each}, greedy( \(no .*\))?, after 4 steps", page.text
+    )
+
+
+def evaluated(run_dir: RunDir, stages: int = 0, **right: dict[int, int]) -> str:
+    """The text of the page of a run in which by decoding and step so many of 20 held-out tasks were right; it has as
+    many training steps as the last of these."""
+    metrics = MetricsLog(run_dir, tensorboard=False)
+    last = max(step for points in right.values() for step in points)
+    with EpisodeLog(run_dir) as log:
+        for step in range(last + 1):
+            if step:
+                stage = {"stage": 1.0 + stages * (step - 1) // last} if stages else {}
+                metrics.log(step, {"time/step": 1.0, "tokens/trained": 9.0, **stage})
+            for decoding, points in right.items():
+                if step not in points:
+                    continue
+                metrics.log(step, {f"eval/{decoding}/success": points[step] / 20})
+                for number in range(20):
+                    verdict = Verdict(float(number < points[step]), number < points[step])
+                    episode = Episode("e", Task(f"t{number}", "q"), (), (), StopReason.COMPLETED, verdict=verdict)
+                    log.write(episode, step=step, phase=f"eval/{decoding}")
+    metrics.close()
+    return page_of(run_dir).text
+
+
+@pytest.mark.parametrize(
+    ("right", "said"),
+    [
+        (
+            {"sampled": {0: 9, 4: 10}, "greedy": {0: 6, 4: 19}},
+            "Better: held-out success 30.0 % → 95.0 %, greedy; 45.0 % → 50.0 %, sampled (no clear change), after",
+        ),
+        (
+            {"sampled": {0: 16, 4: 6}, "greedy": {0: 6, 4: 19}},
+            "Better and worse: held-out success 80.0 % → 30.0 %, sampled (worse); 30.0 % → 95.0 %, greedy (better)",
+        ),
+        (
+            {"greedy": {0: 2, 2: 19, 4: 10}},
+            "10.0 % → 50.0 %, greedy, after 4 steps. After step 2 greedy success fell from 95.0 % to 50.0 %.",
+        ),
+    ],
+)
+def test_the_headline_says_what_became_of_each_decoding(tmp_path, right, said):
+    assert said in evaluated(empty_run(tmp_path), **right)
+
+
+def test_the_headline_says_which_stage_took_something_away(tmp_path):
+    stages = [{"algorithm": {"method": method}, "trainer": {"total_steps": 2}} for method in ("sft", "rl")]
+    text = evaluated(empty_run(tmp_path, stages=stages), 2, sampled={0: 2, 2: 18, 4: 9}, greedy={0: 2, 2: 18, 4: 19})
+    assert "Stage 2 (rl) took sampled success from 90.0 % to 45.0 %." in text and "took greedy" not in text
+
+
+def test_a_run_on_preferences_shows_accuracy_and_margin_and_says_what_figures_mean(tmp_path):
+    run_dir = empty_run(tmp_path)
+    metrics = MetricsLog(run_dir, tensorboard=False)
+    for step, margin in ((1, 0.01), (2, 1.25)):
+        row = {"loss": 0.7 - margin / 2, "preference/accuracy": 0.5 + margin / 3, "preference/margin": margin}
+        metrics.log(step, {**row, "tokens/trained": 9.0, "time/step": 1.0})
+    metrics.close()
+    page = page_of(run_dir)
+    assert (
+        "Share of pairs in which the better answer gained more 0.503 → 0.917; loss in training 0.695 → 0.075"
+        in page.text
+    )
+    assert "accuracy 0.503 → 0.917, margin 0.01 → 1.25" in page.text
+    drawn = [str(attributes["aria-label"]) for tag, attributes in page.tags if tag == "svg"]
+    assert {"preference/accuracy", "preference/margin", "loss"} <= set(drawn)
+    for name in ("preference/margin", "loss"):
+        assert METRICS[name] in page.text
+
+
+def test_every_figure_that_pages_draw_has_its_words():
+    assert {*SMALL_CHARTS, "success/mean"} == set(METRICS)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's chromium")
+def test_no_page_is_wider_than_a_phone(make_run):
+    """Tables and code scroll within themselves."""
+    run_dir = make_run(steps=4, held_out=20)
+    with Chromium(width=360, height=740) as page:
+        page.open(write_report(run_dir.path).as_uri(), until="document.readyState === 'complete'")
+        page.eval("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        assert page.eval("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_small_difference_is_not_called_better(tmp_path):
-    run_dir = empty_run(tmp_path)
-    metrics = MetricsLog(run_dir, tensorboard=False)
-    with EpisodeLog(run_dir) as log:
-        for step, right in ((0, 10), (5, 12)):
-            metrics.log(step, {"eval/greedy/success": right / 20})
-            for number in range(20):
-                verdict = Verdict(float(number < right), number < right)
-                episode = Episode("e", Task(f"t{number}", "q"), (), (), StopReason.COMPLETED, verdict=verdict)
-                log.write(episode, step=step, phase="eval/greedy")
-    metrics.close()
-    text = page_of(run_dir).text
+    text = evaluated(empty_run(tmp_path), greedy={0: 10, 5: 12})
     assert "No clear change: held-out success 50.0 % → 60.0 %" in text
     for right in (10, 12):  # the intervals of the metrics
         found = estimate([float(number < right) for number in range(20)], share=True)

@@ -28,12 +28,11 @@ from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
 from astune.types import Episode, EpisodeError, Group, Span, StopReason, Task, Timeline, Turn, Verdict
 from astune.viewer.run_page import page as view_module
-from astune.viewer.run_page.episode_data import episode_data
+from astune.viewer.run_page.episode_data import TokenTexts, episode_data
 from astune.viewer.run_page.page import SCRIPTS, write_view
 from astune.viewer.run_page.run_index import index_run, read_episode
 from astune.viewer.run_page.serve import view_app
 from astune.viewer.run_page.step_credit import STAND_IN, Credited, Estimator, credit_step
-from astune.viewer.run_page.token_texts import TokenTexts
 
 GOLDEN = Path(__file__).parents[1] / "agents" / "golden"
 HOSTILE = '</script><img src=x onerror="alert(1)"><!--<script>\u2028'

@@ -57,6 +57,16 @@ def column(page, name):
     return page.eval(f"{ROWS}.map(row => row.querySelector('.cell.{name}').innerText)")
 
 
+def test_the_figures_of_held_out_tasks_stand_before_and_after(page, address):
+    page.open(address)
+    cells = page.eval(
+        "[...document.querySelectorAll('#held-out tbody tr')].map(row => [...row.cells].map(c => c.textContent))"
+    )
+    assert ["greedy", "turns", "12"] in [row[:3] for row in cells]
+    assert all("to" in row[3] and "to" in row[4] for row in cells if row[1] == "success")
+    assert not page.eval("document.querySelector('#held-out').hidden")
+
+
 def test_the_table_counts_all_episodes_and_makes_only_the_rows_in_view(page, address):
     page.open(address)
     assert page.eval(COUNT) == "144 episodes"  # 6 steps of 16, 4 evaluations of 12
@@ -393,6 +403,11 @@ def test_a_long_episode_opens_with_a_few_of_its_tokens_and_jumps_to_the_last(pag
     page.eval("document.querySelector('.stream').scrollTop = 1e9")
     page.wait("[...document.querySelectorAll('.stream .t')].at(-1)?.i === 32767")
     page.wait("document.querySelectorAll('.stream .t').length < 8000")
+    # A reader who scrolls before the page has drawn its jump to a token stays where they scrolled to.
+    click = "document.querySelector('button.number').click()"
+    page.eval(f"void ({click}, document.querySelector('.stream').scrollTop = 1e9)")
+    page.eval("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    assert page.eval("document.querySelector('.stream').scrollTop") > 5000
 
 
 def test_a_damaged_run_tells_how_many_lines_are_missing(page, tmp_path):

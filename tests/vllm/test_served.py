@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from astune.backbone.local.engine import load_engine
-from astune.backbone.vllm.settings import served
-from astune.backbone.whole_rows import whole_row
+from astune.backbone.policies.compared import whole_row
+from astune.backbone.vllm.settings import make_served
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ConfigError, TrainingError
-from astune.support.serving import bound_socket
+from astune.support.http.serving import bound_socket
 from astune.training.engine import Engine
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 
@@ -134,8 +134,8 @@ def started(config: AstuneConfig, python: str, log: Path) -> Iterator[str]:
     """The address of a server that somebody started as an error says."""
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    wanted = served(config, resolve_model_dir(config.model.path), dtype="float32", context_length=256)
-    command = wanted.told().replace(" python -m", f" exec {python} -m")
+    wanted = make_served(config, resolve_model_dir(config.model.path), dtype="float32", context_length=256)
+    command = wanted.show_command().replace(" python -m", f" exec {python} -m")
     command += f" --enforce-eager --no-enable-chunked-prefill --port {port}"
     with log.open("w") as written:
         process = subprocess.Popen(["bash", "-c", command], stdout=written, stderr=written, start_new_session=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from astune.errors import MissingDependency, WorkflowError
-from astune.types import Task, WorkflowOutput
-from astune.workflow.workflow_base import Workflow, as_workflow, checked_output
+from astune.types import UNKNOWN_TOOL, Task, ToolUse, WorkflowOutput
+from astune.workflow.workflow_base import Workflow, as_workflow, check_output
 
 pytest.importorskip("agentscope", minversion="1.0")
 if not metadata.version("agentscope").startswith("1."):
@@ -19,7 +19,7 @@ from agentscope.agent import ReActAgent
 from agentscope.formatter import OpenAIChatFormatter
 from agentscope.message import Msg, TextBlock
 from agentscope.model import OpenAIChatModel
-from agentscope.tool import Toolkit, ToolResponse
+from agentscope.tool import Toolkit, ToolResponse, execute_shell_command, view_text_file, write_text_file
 from pydantic import BaseModel
 
 from astune.workflow.agentscope import training_defaults
@@ -87,7 +87,7 @@ async def test_a_workflow_function_for_agentscopes_tuner_runs_unchanged(make_tun
 
     tuner, tracker, _ = make_tuner(ANSWERS)
     workflow = as_workflow(run_react_agent)()
-    output = checked_output(await workflow.execute(TASK, tuner), workflow)
+    output = check_output(await workflow.execute(TASK, tuner), workflow)
     assert type(output) is WorkflowOutput
     assert output.answer.get_text_content() == "The answer is 12."
     assert (output.reward, output.metrics) == (1.0, {"tools": 2.0})
@@ -98,7 +98,7 @@ def test_an_output_of_agentscope_with_nothing_in_it_is_an_empty_output():
     class Solve(Workflow):
         async def execute(self, task, tuner): ...
 
-    output = checked_output(tuner_output_class()(), Solve())
+    output = check_output(tuner_output_class()(), Solve())
     assert (output.answer, output.reward, output.metrics) == (None, None, {})
 
 
@@ -110,6 +110,15 @@ async def test_the_model_is_agentscopes_own_without_retries_and_takes_its_option
     await model([{"role": "user", "content": "Hi"}])
     ((_, sampling),) = policy.calls
     assert (sampling.temperature, sampling.max_tokens) == (0.3, 5)
+
+
+async def test_calls_and_failures_are_counted_by_tool_as_their_results_say(make_tuner):
+    call = '<tool_call>\n{"name": "%s",  "arguments": {"expression":"%s"}}\n</tool_call>'
+    answers = [call % ("calculate", "2+2"), call % ("calculate", "7*7"), call % ("invented", "1"), "Enough."]
+    tuner, _, _ = make_tuner(answers)
+    await make_agent(tuner.model("solver"), [])(Msg("user", TASK.query, "user"))
+    assert tuner.tools.uses["calculate"] == ToolUse(calls=2, errors=1, message="Error: '7*7'")
+    assert (tuner.tools.uses[UNKNOWN_TOOL].calls, tuner.tools.uses[UNKNOWN_TOOL].errors) == (1, 1)
 
 
 async def test_structured_output_is_a_reply_that_was_made_to_call_a_tool(make_tuner, chat_format):
@@ -133,3 +142,17 @@ async def test_options_that_the_model_class_does_not_have_are_refused(make_tuner
 def test_training_defaults_are_for_agentscope_2():
     with pytest.raises(MissingDependency, match=r"is for AgentScope 2\.x"):
         training_defaults()
+
+
+async def test_tools_that_act_on_this_machine_are_told_of_once(make_tuner, caplog):
+    tuner, _, _ = make_tuner(lambda prompt: "Done.", context_length=32768)
+    toolkit = Toolkit()
+    for function in (execute_shell_command, view_text_file, write_text_file):
+        toolkit.register_tool_function(function)
+    for _ in range(2):
+        agent = ReActAgent(
+            name="a", sys_prompt="", model=tuner.model("solver"), formatter=OpenAIChatFormatter(), toolkit=toolkit
+        )
+        await agent(Msg("user", "Go.", "user"))
+    told = [record.getMessage() for record in caplog.records if "act on this machine" in record.getMessage()]
+    assert len(told) == 1 and "its tools execute_shell_command, write_text_file act on this machine" in told[0]

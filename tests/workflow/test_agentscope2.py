@@ -1,20 +1,23 @@
 """Real AgentScope 2.x agents."""
 
+import asyncio
+import json
+
 import pytest
 
 from astune.errors import WorkflowError
-from astune.types import ToolUse, WorkflowOutput
-from astune.workflow.tool_log import UNKNOWN
-from astune.workflow.workflow_base import Workflow, checked_output
+from astune.types import UNKNOWN_TOOL, ToolUse, WorkflowOutput
+from astune.workflow.workflow_base import Workflow, check_output
 
 pytest.importorskip("agentscope", minversion="2.0")
-from agentscope.agent import Agent
+from agentscope.agent import Agent, ContextConfig
 from agentscope.formatter import DeepSeekChatFormatter
 from agentscope.message import TextBlock, UserMsg
 from agentscope.model import OpenAIChatModel
-from agentscope.tool import FunctionTool, ToolChunk, Toolkit
+from agentscope.tool import BackendBase, Bash, Edit, FunctionTool, Read, ToolChunk, ToolGroup, Toolkit, Write
 
 from astune.workflow.agentscope import training_defaults
+from tests.rows import each_row
 
 ANSWERS = [
     '<tool_call>\n{"name": "calculate",  "arguments": {"expression":"2+2"}}\n</tool_call>',
@@ -37,8 +40,8 @@ def make_agent(model, ran, **options):
     return Agent(name="solver", system_prompt="You solve.", model=model, toolkit=toolkit, **options)
 
 
-async def reply_of(agent):
-    return (await agent.reply(UserMsg("user", "What is (2 + 2) * 3?"))).get_text_content()
+async def reply_of(agent, question="What is (2 + 2) * 3?"):
+    return (await agent.reply(UserMsg("user", question))).get_text_content()
 
 
 @pytest.mark.parametrize("options", [{}, {"stream": True}])
@@ -59,6 +62,31 @@ async def test_an_agent_runs_its_tool_and_its_calls_are_one_exact_timeline(make_
     text = chat_format.decode(timeline.token_ids)
     assert "<tool_response>\n12\n</tool_response>" in text
     assert "system-reminder" not in text  # no wall clock
+
+
+async def test_the_prompt_of_a_compression_holds_no_time(make_tuner, chat_format):
+    summary = dict.fromkeys(ContextConfig().summary_schema["properties"], "s")
+    forced = " " + json.dumps(summary) + "}\n</tool_call>"
+    tuner, tracker, _ = make_tuner(
+        lambda prompt: forced if "The current time" in prompt else "Fine.", context_length=16384
+    )
+    short = ContextConfig(trigger_ratio=0.05, reserve_ratio=0.01)
+    agent = make_agent(tuner.model("solver"), [], context_config=short, **training_defaults())
+    for _ in range(2):
+        await agent.reply(UserMsg("user", "I like it warm. " * 150))
+    asked = [chat_format.decode(turn.prompt_ids) for turn in tracker.turns]
+    (compression,) = (prompt for prompt in asked if "The current time" in prompt)
+    assert "The current time is unknown (UTC)." in compression
+
+
+async def test_an_overflow_that_a_compression_gets_over_is_no_failure(make_tuner):
+    tuner, _, _ = make_tuner(lambda prompt: "Fine.")
+    agent = make_agent(
+        tuner.model("solver"), [], context_config=ContextConfig(trigger_ratio=0.3), **training_defaults()
+    )
+    for _ in range(2):  # the summary of the first does not fit, so AgentScope leaves it out
+        assert await reply_of(agent, "I like it warm. " * 150) == "Fine."
+    assert tuner.failures == [] and tuner.recovered > 0
 
 
 async def test_two_agents_run_side_by_side_each_with_its_own_timeline(make_tuner):
@@ -118,7 +146,7 @@ async def test_an_agent_without_training_defaults_is_caught_waiting_for_a_permis
     assert ran == []
     for answer in (message, message.get_text_content()):
         with pytest.raises(WorkflowError, match="asked for permission to run a tool and stopped"):
-            checked_output(WorkflowOutput(answer=answer), Solve())
+            check_output(WorkflowOutput(answer=answer), Solve())
 
 
 async def test_structured_output_begins_with_a_call_that_is_context_and_not_trained(make_tuner, chat_format):
@@ -147,7 +175,7 @@ async def test_a_model_call_that_fails_is_told_by_the_episode_and_not_by_agentsc
 
 @pytest.mark.fault(
     "Tools and environments",
-    "A tool of an AgentScope 2.x agent raises, always",
+    "A tool raises from the first call on",
     "Calls and errors by tool in metrics, table and report; a warning after eight calls that all failed",
 )
 async def test_calls_and_failures_are_counted_by_tool_each_once(make_tuner):
@@ -158,5 +186,62 @@ async def test_calls_and_failures_are_counted_by_tool_each_once(make_tuner):
     assert await reply_of(agent) == "Enough."
     assert dict(tuner.tools.uses) == {
         "calculate": ToolUse(calls=2, errors=1, message="'7*7'"),
-        UNKNOWN: ToolUse(calls=1, errors=1, message=tuner.tools.uses[UNKNOWN].message),
+        UNKNOWN_TOOL: ToolUse(calls=1, errors=1, message=tuner.tools.uses[UNKNOWN_TOOL].message),
     }
+    assert tuner.tools.metrics == {"tool_calls": 3.0}
+
+
+async def test_an_agent_that_calls_none_of_its_tools_has_called_0_and_one_without_tools_says_nothing(make_tuner):
+    tuner, _, _ = make_tuner(["The answer is 12."])
+    assert tuner.tools.metrics == {}
+    assert await reply_of(make_agent(tuner.model("solver"), [], **training_defaults())) == "The answer is 12."
+    assert tuner.tools.metrics == {"tool_calls": 0.0} and tuner.tools.uses == {}
+
+
+class Sandbox(BackendBase):
+    """Stands for the backend of a workspace: nothing here calls a tool."""
+
+
+Sandbox.__abstractmethods__ = frozenset()
+
+
+@each_row("in_a_thread", [False, True])
+@each_row(
+    ("tools", "said"),
+    [
+        (lambda: [Bash(), Read(), Write(), Edit()], "its tools Bash, Write, Edit act on this machine"),
+        (lambda: [Bash(backend=Sandbox()), Write(backend=Sandbox())], None),
+        (lambda: [Bash(backend=Sandbox()), Write()], "its tools Write act on this machine"),
+        (lambda: [Read()], None),
+    ],
+    ids=["local", "sandbox", "both", "reading"],
+)
+async def test_tools_that_act_on_this_machine_are_told_of_once(make_tuner, caplog, tools, said, in_a_thread):
+    tuner, _, _ = make_tuner(lambda prompt: "Done.", context_length=32768)
+
+    async def ask_twice():
+        toolkit = Toolkit(tools=[*tools(), FunctionTool(nothing)])
+        agent = Agent(name="a", system_prompt="", model=tuner.model("solver"), toolkit=toolkit, **training_defaults())
+        for _ in range(2):
+            await reply_of(agent)
+
+    await (asyncio.to_thread(asyncio.run, ask_twice()) if in_a_thread else ask_twice())
+    told = [record.getMessage() for record in caplog.records if "act on this machine" in record.getMessage()]
+    assert [said in each for each in told] == ([True] if said else [])
+    caplog.clear()
+    nobody = Agent(name="b", system_prompt="", model=tuner.model("solver"), toolkit=Toolkit(), **training_defaults())
+    await reply_of(nobody)
+    assert not caplog.records, "what one agent was handed is not another's"
+
+
+async def test_tools_of_a_group_that_is_not_active_are_not_offered_and_not_told_of(make_tuner, caplog):
+    tuner, _, _ = make_tuner(lambda prompt: "Done.", context_length=32768)
+    toolkit = Toolkit(tool_groups=[ToolGroup(name="shell", description="A shell.", tools=[Bash()])])
+    agent = Agent(name="a", system_prompt="", model=tuner.model("solver"), toolkit=toolkit, **training_defaults())
+    await reply_of(agent)
+    assert "act on this machine" not in caplog.text
+
+
+def nothing() -> ToolChunk:
+    """Do nothing."""
+    return ToolChunk(content=[])

@@ -16,6 +16,7 @@ from agentscope.tool import FunctionTool, ResetTools, ToolGroup, Toolkit
 
 from astune.workflow import agentscope_schemas
 from astune.workflow.agentscope_schemas import write_schemas_once
+from tests.rows import each_row
 
 write_schemas_once()
 
@@ -107,7 +108,7 @@ def said(tool):
     return {**fields, "input_schema": json.dumps(tool.input_schema)}
 
 
-@pytest.mark.parametrize("func", FUNCTIONS.values(), ids=FUNCTIONS)
+@each_row("func", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_a_tool_says_of_a_function_what_it_says_by_itself_however_often_it_is_made(func):
     name = {} if hasattr(func, "__name__") else {"name": "named"}
     expected = by_itself(func, **name)

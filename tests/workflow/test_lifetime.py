@@ -13,6 +13,7 @@ from astune.support.concurrency import run_and_leave
 from astune.types import WorkflowOutput
 from astune.workflow.lifetime import lifetime
 from astune.workflow.workflow_base import Workflow, as_workflow
+from tests.rows import each_row
 
 MCP_SERVER = Path(__file__).parents[1] / "agents" / "mcp_server.py"
 
@@ -226,10 +227,10 @@ class InstanceMethod(Base):
         pass
 
 
-class NotAsync(Base):
+class Yielding(Base):
     @classmethod
     def teardown(cls):
-        pass
+        yield
 
 
 class Static(Base):
@@ -248,11 +249,11 @@ class NoFunction(Base):
     setup = None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "workflow, complaint",
     [
         (InstanceMethod, r"InstanceMethod.setup \(.*:\d+\) is called once per run, when there is no instance yet"),
-        (NotAsync, r"NotAsync.teardown \(.*:\d+\) is not async"),
+        (Yielding, r"Yielding.teardown \(.*:\d+\) is a generator"),
         (Static, "no instance yet; expected\n    @classmethod\n    async def setup"),
         (Needing, "takes config, which nobody gives it"),
         (NoFunction, "NoFunction.setup is called once per run"),

@@ -6,7 +6,8 @@ import pytest
 
 from astune.errors import PluginError, WorkflowError
 from astune.types import Task, WorkflowOutput
-from astune.workflow.workflow_base import FunctionWorkflow, Workflow, as_workflow, checked_output, task_row
+from astune.workflow.workflow_base import FunctionWorkflow, Workflow, as_workflow, check_output, task_row
+from tests.rows import each_row
 
 TASK = Task("t1", "What is 1 + 1?", metadata={"question": "What is 1 + 1?", "tags": ["easy"]})
 
@@ -35,9 +36,9 @@ class Unfinished(Workflow):
     pass
 
 
-class Blocking(Workflow):
+class Yielding(Workflow):
     def execute(self, task, tuner):
-        return WorkflowOutput()
+        yield WorkflowOutput()
 
 
 class WrongParameters(Workflow):
@@ -63,16 +64,16 @@ async def test_a_class_makes_one_instance_per_episode():
     assert (await execute(factory)).answer == "What is 1 + 1?"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("target", "message"),
     [
         (NotAWorkflow, "NotAWorkflow does not derive from astune.Workflow"),
         (Unfinished, "Unfinished does not define: execute"),
-        (Blocking, "is not async: write `async def execute"),
+        (Yielding, "is a generator: it has a `yield`"),
         (WrongParameters, r"takes \(self, task\); expected"),
         (NeedsArgument, "__init__ needs path"),
         (Solve(), "not <.*Solve object"),
-        ("solve", "async function, not 'solve' of type str"),
+        ("solve", "a function, not 'solve' of type str"),
     ],
 )
 def test_what_is_not_a_workflow_is_refused_with_its_reason(target, message):
@@ -149,10 +150,11 @@ async def generator(task, model):
     yield 1
 
 
-def not_async(task, model): ...
+def plain_generator(task, model):
+    yield 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("function", "message"),
     [
         (mistyped, "takes 'modle', which is unknown. Did you mean 'model'?"),
@@ -162,8 +164,8 @@ def not_async(task, model): ...
         (any_positional, "takes *rest"),
         (any_keyword, "takes **rest"),
         (by_position, "takes 'task' by position only"),
-        (generator, "is not async"),
-        (not_async, "is not async"),
+        (generator, "is a generator"),
+        (plain_generator, "is a generator"),
     ],
 )
 def test_a_wrong_function_is_refused_with_its_name_file_and_line(function, message):
@@ -172,16 +174,16 @@ def test_a_wrong_function_is_refused_with_its_name_file_and_line(function, messa
     text = str(error.value)
     assert message in text
     assert f"{function.__name__} ({__file__}:{function.__code__.co_firstlineno})" in text
-    if function not in (generator, not_async):
+    if function not in (generator, plain_generator):
         assert "Allowed names: task, model, auxiliary_models, logger, tuner; or exactly (task, tuner)" in text
 
 
 def test_the_wrong_type_of_output_is_named_with_the_function_that_returned_it():
     workflow = FunctionWorkflow(unknown, ("task", "model"))
     with pytest.raises(WorkflowError, match=r"unknown \(.*test_workflow_base.py:\d+\) returned '2' \(str\); expected"):
-        checked_output("2", workflow)
+        check_output("2", workflow)
     with pytest.raises(WorkflowError, match=r"Solve.execute \(.*\) returned None; expected astune.WorkflowOutput"):
-        checked_output(None, Solve())
+        check_output(None, Solve())
 
 
 def test_a_stranger_that_is_called_workflow_output_is_not_taken_for_one():
@@ -189,13 +191,13 @@ def test_a_stranger_that_is_called_workflow_output_is_not_taken_for_one():
         response, reward, metrics = "2", 1.0, None
 
     with pytest.raises(WorkflowError, match="expected astune"):
-        checked_output(WorkflowOutput(), Solve())
+        check_output(WorkflowOutput(), Solve())
 
 
 def test_an_agent_that_waits_for_a_permission_is_an_error_that_says_what_to_do():
     waiting = WorkflowOutput(answer="I'm waiting for your permission or the external execution to finish.")
     with pytest.raises(WorkflowError, match="training_defaults"):
-        checked_output(waiting, Solve())
+        check_output(waiting, Solve())
 
 
 def test_importing_the_package_loads_no_framework():

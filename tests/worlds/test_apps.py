@@ -18,6 +18,7 @@ from astune.worlds.apps import AppsEnvironment
 from astune.worlds.apps.environment import APPS, SPLITS, AppsInstance
 from astune.worlds.apps.score import ANSWER, NOTHING_ELSE, score_checks
 from astune.worlds.apps.tasks import TEMPLATES
+from tests.rows import each_row
 
 WORLD = AppsEnvironment(tasks=24)
 TASKS = [task_id for split in SPLITS for task_id in WORLD.task_ids(split)]
@@ -78,8 +79,8 @@ def test_the_reference_solution_and_one_harmful_thing_more_scores_less_than_1() 
         assert instance.evaluate() < 1
 
 
-@pytest.mark.parametrize("task_id", ONE_OF_EACH)
-@pytest.mark.parametrize(
+@each_row("task_id", ONE_OF_EACH)
+@each_row(
     ("app", "api", "arguments"),
     [
         ("contacts", "create_contact", {"name": "Eve", "email": "eve@x.example"}),
@@ -123,7 +124,7 @@ def test_what_is_changed_back_was_not_changed(instance: AppsInstance) -> None:
         assert instance.evaluate() == expected
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@each_row("template", TEMPLATES)
 def test_a_wrong_answer_is_wrong_and_a_right_one_may_be_written_otherwise(template: str) -> None:
     task = WORLD.task(next(one for one in ONE_OF_EACH if one.endswith(template)))
     if task.expected.answer is None:

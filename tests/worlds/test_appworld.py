@@ -20,6 +20,7 @@ from astune.environment.environment_base import Action, ToolCall
 from astune.errors import ConfigError, MissingDependency, TaskError
 from astune.worlds.appworld import SPLITS, AppWorldEnvironment, AppWorldInstance, code_of
 from astune.worlds.appworld_process import AppWorldError
+from tests.rows import each_row
 
 PACKAGE = """
 import contextlib, io, os
@@ -136,7 +137,7 @@ def test_code_may_come_as_tool_calls_which_are_answered_each(instance) -> None:
     assert [tool["function"]["name"] for tool in instance.tools] == ["execute"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code"),
     [
         ("print(1)", "print(1)"),
@@ -199,7 +200,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(instance) -> None:
 
 @pytest.mark.fault("Tools and environments", "code of an agent never ends", "its process is killed in time")
 def test_a_process_that_hangs_is_killed_in_time(packages, root) -> None:
-    instance = AppWorldEnvironment(sys.executable, str(root), code_timeout=1, start_timeout=5.0).create("abc_1", {})
+    instance = AppWorldEnvironment(sys.executable, str(root), code_timeout=1).create("abc_1", {})
     instance.limit = 0.3
     with pytest.raises(AppWorldError, match=r"execute took longer than 0\.3 s \(exit status -9\)"):
         run(instance, "import time; time.sleep(600)")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from astune.environment.environment_base import Action, Observation, ToolCall
 from astune.errors import ConfigError, TaskError
 from astune.worlds.countdown import CountdownEnvironment, CountdownInstance, Puzzle
+from tests.rows import each_row
 
 SPLITS = ("train", "validation", "test")
 
@@ -122,7 +123,7 @@ def test_a_game_by_tools() -> None:
     assert (observation.reward, observation.done, instance.evaluate()) == (1.0, True, 1.0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "answer"),
     [
         ("First 3 + 5, no: 7 \u00d7 8 = 56", "7 * 8 = 56. Numbers: 3, 5, 56. Target: 64."),

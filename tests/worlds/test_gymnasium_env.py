@@ -14,6 +14,7 @@ from astune.environment.environment_base import Action, Instance, ToolCall
 from astune.environment.registry import load_environment
 from astune.errors import ConfigError, MissingDependency, TaskError
 from astune.worlds.gymnasium_env import GymnasiumEnvironment, world_seed
+from tests.rows import each_row
 
 STILL = {"is_slippery": False}
 LAKES = GymnasiumEnvironment("FrozenLake-v1", size=3, **STILL)
@@ -82,7 +83,7 @@ def test_after_the_end_nothing_acts():
     assert last.messages[0]["content"] == "The episode is over."
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "row"),
     [
         ("DOWN", 1),
@@ -227,7 +228,7 @@ def test_an_environments_own_limit_holds_unless_the_user_has_one():
     assert (steps(), steps(max_steps=130)) == (100, 130)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("env_id", "options", "message"),
     [
         ("FrozenLak-v1", {}, "Did you mean: `FrozenLake`"),
@@ -248,7 +249,7 @@ def test_a_wrong_option_is_explained(env_id, options, message):
         GymnasiumEnvironment(env_id, **options).create("validation-0", {})
 
 
-@pytest.mark.parametrize("task_id", ["train-1000", "test-0", "train", "train--1", "train-01", ""])
+@each_row("task_id", ["train-1000", "test-0", "train", "train--1", "train-01", ""])
 def test_a_task_that_is_not_there_is_an_error(task_id):
     with pytest.raises(TaskError, match="train-0 to train-999"):
         LAKES.create(task_id, {})

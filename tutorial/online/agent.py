@@ -5,8 +5,8 @@
     POST /ask    {"question": "Theo owns 87 tickets. ...", "user": "ana"}   ->  {"answer": ..., "message": ...}
     POST /thumb  {"message": "chatcmpl-...", "thumb": "up", "user": "ana"}
 
-Three things are there for online training: the model's address, `Newest`, which keeps the id of the model's reply, and
-`/thumb`, which hands on what the user said of it.
+Three things are there for online training: the model's address, `collect_message_ids`, which tells the id of its reply,
+and `/thumb`, which hands on what the user said of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,7 +26,6 @@ import uvicorn
 from agentscope.agent import Agent, InjectionConfig
 from agentscope.credential import OpenAICredential
 from agentscope.message import UserMsg
-from agentscope.middleware import MiddlewareBase
 from agentscope.model import OpenAIChatModel
 from agentscope.permission import PermissionContext, PermissionMode
 from agentscope.state import AgentState
@@ -36,21 +35,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from astune.online import collect_message_ids
+
 sys.path.append(str(Path(__file__).resolve().parents[1] / "math_agent"))
 from calculator import calculator
 
 SYSTEM_PROMPT = "Use the calculator. End with: The answer is N."
-
-
-class Newest(MiddlewareBase):
-    """Keeps the id of the model's newest reply: a thumb is about that one and those that led to it."""
-
-    message = ""
-
-    async def on_model_call(self, agent: Agent, input_kwargs: dict[str, Any], next_handler: Callable[..., Any]) -> Any:
-        response = await next_handler(**input_kwargs)
-        self.message = response.id
-        return response
 
 
 @dataclass(frozen=True)
@@ -64,18 +54,18 @@ class Service:
 
     async def ask(self, request: Request) -> JSONResponse:
         asked = await request.json()
-        newest = Newest()
         agent = Agent(
             name="solver",
             system_prompt=SYSTEM_PROMPT,
             model=self._model(asked),
             toolkit=Toolkit(tools=[FunctionTool(calculator)]),
-            middlewares=[newest],
             state=AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS)),  # nobody is asked
             injection_config=InjectionConfig(inject_runtime_state=False),  # no clock in the prompt
         )
-        reply = await agent.reply(UserMsg(name="user", content=asked["question"]))
-        return JSONResponse({"answer": reply.get_text_content(), "message": newest.message})
+        with collect_message_ids(agent) as ids:
+            reply = await agent.reply(UserMsg(name="user", content=asked["question"]))
+        # A thumb on the last reply is about those that led to it, too.
+        return JSONResponse({"answer": reply.get_text_content(), "message": ids[-1]})
 
     async def thumb(self, request: Request) -> JSONResponse:
         said = await request.json()
@@ -117,7 +107,8 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True, help="of the model, without /v1")
     parser.add_argument("--port", type=int, default=8020)
     given = parser.parse_args()
-    uvicorn.run(app(given.endpoint), port=given.port, log_level="warning")
+    # With its other parser uvicorn loses the bodies of clients that offer HTTP/2, as Java's does.
+    uvicorn.run(app(given.endpoint), http="h11", port=given.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from astune.support.serving import bound_socket
+from astune.support.http.serving import bound_socket
 
 sys.path += [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "math_agent")]
 from chart import Progress, picture, table

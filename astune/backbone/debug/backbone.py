@@ -15,21 +15,22 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar, Literal
 
-from astune.algorithm import load_estimator
-from astune.backbone.base import UPDATE_SECTIONS
-from astune.backbone.debug.debug_run import DebugRun, EpisodeFiles
-from astune.backbone.debug.plan import Attempts, planned
+from astune.algorithm.method import method_of
+from astune.backbone.base import UPDATE_SECTIONS, Backbone
+from astune.backbone.debug.debug_run import DebugRun, EpisodeFiles, make_update_view
+from astune.backbone.debug.plan import Attempts, find_recorded_clock, plan_attempts
 from astune.backbone.debug.sources.debug_model import DebugModel, choose_model
 from astune.backbone.debug.studio import studio
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import Screen
-from astune.backbone.debug.with_update import update_view
+from astune.config.clock import with_clock
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.causes import cause_of
 from astune.support.concurrency import run_and_leave
+from astune.support.file_kinds import other_kind
 from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console
 from astune.training.rollout_setup import environment_service, rollout_setup
@@ -42,7 +43,7 @@ PIPED_WIDTH = 120
 """Columns of a screen that is no terminal."""
 
 
-class DebugBackbone:
+class DebugBackbone(Backbone):
     """Runs a few tasks, one attempt after another, and shows every model call, tool result and verdict as it happens;
     with `astune.debug.step` it stops at each and takes commands.
 
@@ -74,42 +75,43 @@ class DebugBackbone:
         self, console: Console | None = None, terminal: Terminal | None = None, model: DebugModel | None = None
     ) -> None:
         """`model` answers in place of the configured one."""
-        self._screen = Screen(console or _console())
+        self._screen = Screen(console or _make_console())
         self._terminal = terminal
         self._model = model
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        with environment_service(_without_time_limits(loaded.config.astune)) as config:
+        loaded = with_clock(loaded, find_recorded_clock(loaded.config.astune))
+        with environment_service(_lift_time_limits(loaded.config.astune)) as config:
             return self._run(loaded, config)
 
     def _run(self, loaded: LoadedConfig, config: AstuneConfig) -> RunReport:
-        terminal = self._terminal or Terminal(self._screen.console, _commands(config))
-        advantage = load_estimator(config.algorithm)
-        groups = planned(config)
+        terminal = self._terminal or Terminal(self._screen.console, _read_commands(config))
+        advantage = method_of(config.algorithm).estimator()
+        groups = plan_attempts(config)
         model = self._model or choose_model(config, terminal)
         setup = rollout_setup(config, model.policy, model.chat_format)
-        show_update = update_view(config, model, self._screen.console) if config.debug.with_update else None
+        show_update = make_update_view(config, model, self._screen.console) if config.debug.with_update else None
         run = DebugRun(config, setup, model, self._screen, terminal, advantage, show_update)
-        settings = _named_debug(loaded.config)
+        settings = _name_debug(loaded.config)
         with contextlib.ExitStack() as stack:
             store = open_run_store(config, stack)
             run_dir = stack.enter_context(RunDir.open(settings, resume=False))
             begin_run(store, settings, run_dir, new=True)
             log = stack.enter_context(EpisodeLog(run_dir, store))
-            self._screen.run_started(config, model.name, run_dir.path, _in_words(groups, config))
-            finished = self._played(run, groups, EpisodeFiles(settings, run_dir, log))
+            self._screen.run_started(config, model.name, run_dir.path, _describe(groups, config))
+            finished = self._play_groups(run, groups, EpisodeFiles(settings, run_dir, log))
             log.sync()
         self._screen.run_finished(run.episodes)
         summary = {"episodes": len(run.episodes)}
-        return RunReport(run_dir.path, 0, _status(finished, run.episodes), summary)
+        return RunReport(run_dir.path, 0, _find_status(finished, run.episodes), summary)
 
-    def _played(self, run: DebugRun, groups: Sequence[Attempts], files: EpisodeFiles) -> bool:
+    def _play_groups(self, run: DebugRun, groups: Sequence[Attempts], files: EpisodeFiles) -> bool:
         """True if all were played, False if Ctrl-C or the end of pdb ended it before."""
         config, name = run.config, files.run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as studio_run,
-            on_ctrl_c(partial(_ctrl_c, run)),
+            on_ctrl_c(partial(_handle_ctrl_c, run)),
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
@@ -121,14 +123,14 @@ class DebugBackbone:
         return False
 
 
-def _status(finished: bool, episodes: Sequence[Episode]) -> Literal["completed", "interrupted", "failed"]:
+def _find_status(finished: bool, episodes: Sequence[Episode]) -> Literal["completed", "interrupted", "failed"]:
     """Failed if no episode could be judged."""
     if not finished:
         return "interrupted"
     return "failed" if episodes and all(cause_of(episode) is not None for episode in episodes) else "completed"
 
 
-def _console() -> Console:
+def _make_console() -> Console:
     """A console as wide as the terminal; in a file or a pipe wide enough for the tables."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -136,15 +138,15 @@ def _console() -> Console:
     return console
 
 
-def _ctrl_c(run: DebugRun) -> None:
-    """Ends the run with what there is. The second Ctrl-C breaks off whatever goes on; one in pdb is pdb's, which asks
-    for another command."""
-    if run.stopping or not run.running or _in_pdb(sys._getframe()):
+def _handle_ctrl_c(run: DebugRun) -> None:
+    """End the run and keep the episodes so far. The second Ctrl-C breaks off at once; in pdb it only asks for another
+    command."""
+    if run.stopping or not run.running or _is_in_pdb(sys._getframe()):
         raise CtrlC
     run.stop()
 
 
-def _in_pdb(frame: FrameType | None) -> bool:
+def _is_in_pdb(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == pdb.__file__:
             return True
@@ -152,10 +154,12 @@ def _in_pdb(frame: FrameType | None) -> bool:
     return False
 
 
-def _commands(config: AstuneConfig) -> list[str]:
+def _read_commands(config: AstuneConfig) -> list[str]:
     if config.debug.commands is None:
         return []
     path = Path(config.debug.commands)
+    if wrong := other_kind(path, "commands of the debugger, one in a line"):
+        raise ConfigError(f"astune.debug.commands: {wrong}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -163,7 +167,7 @@ def _commands(config: AstuneConfig) -> list[str]:
     return [line for line in lines if not line.lstrip().startswith("#")]
 
 
-def _in_words(groups: Sequence[Attempts], config: AstuneConfig) -> str:
+def _describe(groups: Sequence[Attempts], config: AstuneConfig) -> str:
     episodes = sum(len(group.recordings) for group in groups)
     count = f"{episodes} episode{'s' * (episodes != 1)}"
     if groups[0].recordings[0] is not None:
@@ -172,15 +176,15 @@ def _in_words(groups: Sequence[Attempts], config: AstuneConfig) -> str:
     return f"{count} ({of})"
 
 
-def _without_time_limits(config: AstuneConfig) -> AstuneConfig:
-    """Lifts the limits of episodes and judges, or someone who looks around in a debugger would run into them."""
+def _lift_time_limits(config: AstuneConfig) -> AstuneConfig:
+    """Lift the limits of episodes and judges, which a person in a debugger would run into."""
     rollout = config.rollout.model_copy(update={"episode_timeout": NO_LIMIT})
     judge = config.task_judge.model_copy(update={"timeout": NO_LIMIT})
     return config.model_copy(update={"rollout": rollout, "task_judge": judge})
 
 
-def _named_debug(config: Config) -> Config:
-    """The config whose run folder is `<name>-debug`, so that debug runs never mix with training runs."""
+def _name_debug(config: Config) -> Config:
+    """Change the name of the run folder to `<name>-debug`, so that debug runs never mix with training runs."""
     settings = config.astune
     name = (settings.experiment_name or "run").removesuffix("-debug") + "-debug"
     return config.model_copy(update={"astune": settings.model_copy(update={"experiment_name": name})})

@@ -6,7 +6,7 @@ import asyncio
 import bdb
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,17 +19,23 @@ from astune.backbone.debug.stops.stop import Branch
 from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import Screen
-from astune.backbone.debug.with_update import ShowUpdate
+from astune.backbone.debug.views.update import show_update
 from astune.config.schema import AstuneConfig, Config
+from astune.errors import ConfigError
 from astune.monitor import EpisodeLog, RunDir
 from astune.monitor.blocking import LoopWatch
+from astune.monitor.tool_failures import ToolFailures
 from astune.recordings.recording import Recording, recording_path, write_recording
 from astune.recordings.replay import PATIENCE, EpisodeReplay, replay_difference
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
+from astune.support.terminal import Console
 from astune.training.rollout_setup import sampling_for, weighting_for
-from astune.types import Episode, Group
+from astune.types import Episode, Group, Sample
 from astune.workflow.lifetime import lifetime
+
+ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
+"""Shows what one optimizer step over the samples of a group would do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class EpisodeFiles:
     """The places in which the episodes of a debug run are kept: its log, and a file for each."""
 
     config: Config
-    """As it is written into recordings."""
+    """The configuration that recordings hold."""
     run_dir: RunDir
     log: EpisodeLog
 
@@ -61,18 +67,19 @@ class DebugRun:
     advantage: StepEstimator
     show_update: ShowUpdate | None
     episodes: list[Episode] = field(default_factory=list)
+    tools: ToolFailures = field(default_factory=ToolFailures)
     stopping: bool = False
     """True once the run was told to stop."""
     running: bool = False
 
     async def play(self, groups: Iterable[Attempts], files: EpisodeFiles, studio: Studio | None) -> None:
-        """Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with what was done kept;
-        `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
+        """Play all attempts. Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with
+        the episodes so far kept; `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._files = files
         self._stepper = Stepper(
-            self.terminal, self.screen, self.model.chat_format, self.stop, stops=_stops(self.config)
+            self.terminal, self.screen, self.model.chat_format, self.stop, stops=_has_stops(self.config)
         )
         self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source, studio)
         self.setup = replace(self.setup, observer=self._observer)
@@ -83,7 +90,8 @@ class DebugRun:
         watch = LoopWatch(self.screen.note)
         for attempts in groups:
             with watch:
-                group = await self._group(attempts)
+                group = await self._play_group(attempts)
+            self._warn(self.tools.end_phase())
             ruled = BatchRules.of(self.config, self.setup.policy.context_length)([group])
             weighting = weighting_for(self.config)
             samples, receipt = to_samples(ruled.groups, self.advantage, weighting, ruled.left_out)
@@ -93,36 +101,40 @@ class DebugRun:
             if self.show_update is not None:
                 await self.show_update(samples, group)
 
+    def _warn(self, warnings: Iterable[str]) -> None:
+        for warning in warnings:
+            self.screen.note(warning)
+
     def stop(self) -> None:
         """Ends the run; may be called from a signal handler."""
         self.stopping = True
         assert self._main is not None
         self._loop.call_soon_threadsafe(self._main.cancel)  # wakes the loop, which may be waiting in select
 
-    async def _group(self, attempts: Attempts) -> Group:
+    async def _play_group(self, attempts: Attempts) -> Group:
         """The attempts with their verdicts, shown and kept. Those that wait for a judge of groups when the run is
         stopped are kept as they are. There are no stops around such a judge."""
         kept = len(self.episodes)
         self._observer.episodes.clear()
         try:
-            async with contextlib.aclosing(self._in_turn(attempts)) as names:
+            async with contextlib.aclosing(self._give_names(attempts)) as names:
                 return await run_group(
                     attempts.task,
                     len(attempts.recordings),
                     self.setup,
                     seed=self.config.seed,
                     sampling=sampling_for(self.config, "sampled"),
-                    on_episode=self._done,
+                    on_episode=self._finish,
                     in_turn=names,
                 )
         except (asyncio.CancelledError, bdb.BdbQuit):
             for episode in self._observer.episodes[len(self.episodes) - kept :]:
-                self._done(episode)
+                self._finish(episode)
             raise
 
-    async def _in_turn(self, attempts: Attempts) -> AsyncGenerator[str, None]:
-        """The names of the attempts at a task, each followed by those that branch off it. What an episode needs is made
-        ready before its name is given; when the next name is asked for, it is over."""
+    async def _give_names(self, attempts: Attempts) -> AsyncGenerator[str, None]:
+        """Give the names of the attempts at a task, each followed by the names of its branches. An episode is prepared
+        before its name is given, and over when the next name is asked for."""
         group_judge = self.setup.group_judge(attempts.task, len(attempts.recordings))
         for number, recording in enumerate(attempts.recordings):
             name = f"debug/{attempts.task.task_id}/{number}" if recording is None else recording.episode.episode_id
@@ -132,7 +144,7 @@ class DebugRun:
                 start = waiting.pop(0)
                 this = f"{name}-branch{len(played)}" if isinstance(start, Branch) else name
                 branch = start.call if isinstance(start, Branch) else -1
-                self._observer.begin(self._replay(start, played), branch)
+                self._observer.begin(self._make_replay(start, played), branch)
                 if start is None:
                     self.model.episode_started(attempts.task.task_id)
                 self.screen.episode_started(this, attempts.task)
@@ -144,29 +156,49 @@ class DebugRun:
                 if group_judge is None:
                     await self._observer.at_verdict(episode)
                 if isinstance(start, Branch):
-                    self.screen.compared(played[start.episode_id], episode)
+                    self.screen.show_branch(played[start.episode_id], episode)
                 elif start is not None:
-                    self.screen.replayed(replay_difference(start.episode, episode, self.setup))
+                    self.screen.show_replay(replay_difference(start, episode, self.setup))
                 waiting += self._stepper.branches
                 self._stepper.branches.clear()
 
-    def _replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
+    def _make_replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
         chat_format = self.model.chat_format
         if start is None:
             return None
-        patience = math.inf if _stops(self.config) else PATIENCE
+        patience = math.inf if _has_stops(self.config) else PATIENCE
         if isinstance(start, Recording):
             return EpisodeReplay(start.episode, chat_format, patience=patience)
         parent = played[start.episode_id]
         answers = {start.call: start.answer}
         return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
 
-    def _done(self, episode: Episode) -> None:
+    def _finish(self, episode: Episode) -> None:
         self.episodes.append(episode)
         path = self._files.keep(episode)
         self.screen.episode_done(episode, path)
+        self._warn(self.tools.add(episode))
         check_episode(episode)
 
 
-def _stops(config: AstuneConfig) -> bool:
+def _has_stops(config: AstuneConfig) -> bool:
     return config.debug.step or config.debug.commands is not None
+
+
+def make_update_view(config: AstuneConfig, model: DebugModel, console: Console) -> ShowUpdate:
+    """Make the function that takes one optimizer step over a group with the local model, shows what it does and takes
+    it back. Raises `ConfigError` if the model has no weights here."""
+    if model.loaded is None:
+        raise ConfigError(
+            f"astune.debug.with_update: {model.name} has no weights here to update; it needs a local model "
+            "(leave --model out, or --model tiny)"
+        )
+    from astune.backbone.local.inspect import UpdateInspector
+
+    loaded, sampler = model.loaded
+    inspector = UpdateInspector(loaded, sampler, config)
+
+    async def show(samples: Sequence[Sample], group: Group) -> None:
+        show_update(console, await inspector.inspect(samples), samples, group, model.chat_format.pieces)
+
+    return show

@@ -12,13 +12,13 @@ from astune.backbone.debug.stops.stop import Answers, RunningEpisode, Stop
 from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Interrupted
 from astune.backbone.debug.views.screen import Screen
+from astune.context_tracker.calls import Answer, Call, Source, with_call_ids
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.messages import shown_content
-from astune.context_tracker.sources import Answer, Call, Source
+from astune.context_tracker.prompt.messages import show_content
 from astune.context_tracker.tracker import ContextTracker
 from astune.recordings.replay import EpisodeReplay, ReplaySource
-from astune.rollout.observer import Observer
-from astune.support.sequences import common_start
+from astune.rollout.setup import Observer
+from astune.ropes import common_start
 from astune.types import Episode, Sampling, Task
 
 
@@ -48,7 +48,7 @@ class DebugObserver(Observer):
         studio: Studio | None,
     ) -> None:
         self.episodes: list[Episode] = []
-        """Those that are over, cancelled ones too."""
+        """Episodes that are over, cancelled ones too."""
         self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
         self._studio = studio
         self._replay: EpisodeReplay | None = None
@@ -71,18 +71,18 @@ class DebugObserver(Observer):
             source = ReplaySource(self._replay, source, self._format, name)
         return WatchedSource(source, self)
 
-    def started(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+    def on_start(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._running = RunningEpisode(episode_id, task, tracker, work)
         if self._studio is not None:
             self._studio.question(episode_id, task.query)
         if self._replay is not None:
             self._replay.follow(tracker)
 
-    async def judging(self, episode: Episode) -> None:
+    async def on_judging(self, episode: Episode) -> None:
         assert self._running is not None
         await self._stepper.stop(Stop("judge", self._running, episode=episode))
 
-    def ended(self, episode: Episode) -> None:
+    def on_end(self, episode: Episode) -> None:
         self.episodes.append(episode)
 
     async def at_verdict(self, episode: Episode) -> None:
@@ -95,12 +95,17 @@ class DebugObserver(Observer):
         """Shows the call and its answer and stops around them; returns what the agent is to get."""
         running = self._running
         assert running is not None
-        for message in self._new_results(call):
+        for message in self._find_new_results(call):
             self._show_result(running.episode_id, call, message)
             await self._stop(Stop("tool result", running, call, message=message))
 
         async def draw(number: int) -> Answer:
-            return await self._draw(source, call, _another(sampling, number))
+            """With another seed for each further answer to the same call."""
+            seed = sampling.seed if sampling.seed is None else (sampling.seed + number) % 2**63
+            try:
+                return await source.answer(call, replace(sampling, seed=seed) if number else sampling)
+            except Interrupted:  # Ctrl-C where a person was to answer
+                await self._stepper.quit()
 
         answers = Answers(draw)
         self._show_call(call)
@@ -113,7 +118,7 @@ class DebugObserver(Observer):
         await self._stop(Stop("answer", running, call, answers))
         assert answers.current is not None
         if self._studio is not None:
-            self._studio.answer(running.episode_id, call.agent, answers.current.message)
+            self._studio.answer(running.episode_id, call.agent, with_call_ids(answers.current.message, call.number))
         self._shown.append((*call.prompt.ids, *answers.current.output_ids))
         return answers.current
 
@@ -122,19 +127,13 @@ class DebugObserver(Observer):
         if stop.call.number > self._branch:
             await self._stepper.stop(stop)
 
-    async def _draw(self, source: Source, call: Call, sampling: Sampling) -> Answer:
-        try:
-            return await source.answer(call, sampling)
-        except Interrupted:  # Ctrl-C where a person was to answer
-            await self._stepper.quit()
-
     def _show_call(self, call: Call) -> None:
         prompt = tuple(call.prompt.ids)
         known = max((common_start(earlier, prompt) for earlier in self._shown), default=0)
         self._screen.call_started(call, known, self._format.decode(prompt[known:]))
         self._shown.append(prompt)
 
-    def _new_results(self, call: Call) -> list[Mapping[str, Any]]:
+    def _find_new_results(self, call: Call) -> list[Mapping[str, Any]]:
         """The tool results behind the last answer in the agent's messages that no call has shown yet."""
         found: list[Mapping[str, Any]] = []
         for message in reversed(call.request.messages):
@@ -151,23 +150,16 @@ class DebugObserver(Observer):
         return new
 
     def _show_result(self, episode_id: str, call: Call, message: Mapping[str, Any]) -> None:
-        name, arguments = _called(call.request.messages, message.get("tool_call_id"))
-        self._screen.tool_result(name, arguments, shown_content(message))
+        name, arguments = _find_call(call.request.messages, message.get("tool_call_id"))
+        self._screen.tool_result(name, arguments, show_content(message))
         if self._studio is not None:
             self._studio.tool_result(episode_id, call.agent, name, message)
 
 
-def _called(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str, str]:
+def _find_call(messages: Sequence[Mapping[str, Any]], call_id: object) -> tuple[str, str]:
     """Name and arguments of the tool call that has this id."""
     for message in reversed(messages):
         for call in message.get("tool_calls") or ():
             if call.get("id") == call_id:
                 return call["function"]["name"], call["function"]["arguments"]
     return "a tool", ""
-
-
-def _another(sampling: Sampling, number: int) -> Sampling:
-    """`sampling`, with another seed for each further answer to the same call."""
-    if number == 0 or sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + number) % 2**63)

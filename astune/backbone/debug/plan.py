@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -27,18 +28,26 @@ class Attempts:
     recordings: tuple[Recording | None, ...]
 
 
-def planned(config: AstuneConfig) -> list[Attempts]:
+def plan_attempts(config: AstuneConfig) -> list[Attempts]:
     """The attempts that `astune.debug` asks for. Raises TaskError if there are none."""
     if config.debug.model is not None and config.debug.model.startswith(REPLAY):
-        return _recorded(Path(config.debug.model.removeprefix(REPLAY)), config.debug.filter)
+        return _read_recorded(Path(config.debug.model.removeprefix(REPLAY)), config.debug.filter)
     if config.debug.filter is not None:
         raise TaskError("astune.debug.filter chooses among recorded episodes: it needs --model replay:FILE")
-    tasks = _by_id(config) if config.debug.tasks else _by_number(config)
+    tasks = _take_by_id(config) if config.debug.tasks else _take_by_number(config)
     check_tasks(tasks, config)
     return [Attempts(task, (None,) * config.debug.num_repeat) for task in tasks]
 
 
-def _by_number(config: AstuneConfig) -> list[Task]:
+def find_recorded_clock(config: AstuneConfig) -> datetime | None:
+    """The clock of the recorded episodes that are to be played again, if there are any and it was kept with them."""
+    if config.debug.model is None or not config.debug.model.startswith(REPLAY):
+        return None
+    first = next(read_recordings(Path(config.debug.model.removeprefix(REPLAY))), None)
+    return None if first is None or first.config is None else first.config.astune.model.clock
+
+
+def _take_by_number(config: AstuneConfig) -> list[Task]:
     """`astune.debug.num_tasks` tasks from number `index` on. Nothing after them is read."""
     debug = config.debug
     tasks = list(islice(stream_tasks(config.task_reader, debug.split), debug.index, debug.index + debug.num_tasks))
@@ -50,7 +59,7 @@ def _by_number(config: AstuneConfig) -> list[Task]:
     raise TaskError(f"astune.debug.index: {debug.index} is too large; there are {total:,} {debug.split} tasks, from 0")
 
 
-def _by_id(config: AstuneConfig) -> list[Task]:
+def _take_by_id(config: AstuneConfig) -> list[Task]:
     debug = config.debug
     known: list[str] = []
     wanted: dict[str, Task] = {}
@@ -68,8 +77,8 @@ def _by_id(config: AstuneConfig) -> list[Task]:
     return [wanted[task_id] for task_id in debug.tasks]
 
 
-def _recorded(path: Path, filter_text: str | None) -> list[Attempts]:
-    """Recorded episodes, those of one group together."""
+def _read_recorded(path: Path, filter_text: str | None) -> list[Attempts]:
+    """Read recorded episodes, and put the episodes of one group together."""
     wanted = None if filter_text is None else parse_filter(filter_text)
     groups: dict[tuple[int, str, str], list[Recording]] = {}
     count = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from astune.context_tracker.prompt.messages import parse_arguments, shown_content
+from astune.context_tracker.prompt.messages import parse_arguments, show_content
 from astune.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,12 @@ class Studio:
         self._count = 0
 
     def question(self, episode_id: str, query: str) -> None:
-        """What the episode begins with."""
+        """Show the query of an episode."""
         self._push(episode_id, episode_id, "user", [{"type": "text", "text": query}])
 
     def answer(self, episode_id: str, agent: str, message: Mapping[str, Any]) -> None:
-        """What the agent gets from its model: an assistant message in OpenAI's shape."""
+        """Show an answer that an agent gets from its model: an assistant message in OpenAI's shape, whose calls have
+        ids."""
         blocks: list[Block] = []
         if message.get("reasoning_content"):
             blocks.append({"type": "thinking", "thinking": message["reasoning_content"]})
@@ -49,13 +50,13 @@ class Studio:
             name, text = call["function"]["name"], call["function"]["arguments"]
             arguments = parse_arguments(text)
             shown = {"arguments": text} if arguments is None else arguments
-            blocks.append({"type": "tool_use", "id": call.get("id", ""), "name": name, "input": shown})
+            blocks.append({"type": "tool_use", "id": call["id"], "name": name, "input": shown})
         self._push(episode_id, agent, "assistant", blocks)
 
     def tool_result(self, episode_id: str, agent: str, name: str, message: Mapping[str, Any]) -> None:
-        """What the tool `name` gave the agent: a message of role `tool` in OpenAI's shape."""
+        """Show the result that the tool `name` gave an agent: a message of role `tool` in OpenAI's shape."""
         block = {"type": "tool_result", "id": str(message.get("tool_call_id", "")), "name": name}
-        self._push(episode_id, agent, "assistant", [block | {"output": shown_content(message)}])
+        self._push(episode_id, agent, "assistant", [block | {"output": show_content(message)}])
 
     def send(self, procedure: str, body: Mapping[str, Any]) -> None:
         if self._gone:

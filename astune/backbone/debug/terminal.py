@@ -1,15 +1,23 @@
-"""Read what a person, a file or a pipe tells the debugger."""
+"""Read the lines that a person, a file or a pipe gives the debugger."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
+import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 from astune.support.signals import on_ctrl_c
 from astune.support.terminal import Console, Text
+
+END = "."
+"""The line that ends a text."""
 
 
 class Interrupted(Exception):
@@ -39,14 +47,30 @@ class Terminal:
     def ask(self, prompt: str) -> str | None:
         """The next line, None where there is none left. Raises Interrupted for Ctrl-C."""
         # `continue` at a `breakpoint()` leaves Ctrl-C to pdb, which would only stop at the next line of code.
-        with on_ctrl_c(self._interrupted):
-            return self._typed(prompt) if self.interactive else self._given(prompt)
+        with on_ctrl_c(self._interrupt):
+            return self._read_typed(prompt) if self.interactive else self._read_given(prompt)
 
-    def _interrupted(self) -> NoReturn:
+    def edit(self, text: str) -> str:
+        """Have a person write a text of several lines. With $VISUAL or $EDITOR on a terminal it is `text` as it comes
+        out of the editor, else the lines up to one that is a single dot."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if editor and self.interactive:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "answer.txt"
+                path.write_text(text, encoding="utf-8")
+                subprocess.run([*shlex.split(editor), str(path)], check=True)
+                return path.read_text(encoding="utf-8").rstrip("\n")
+        self.console.print(f"  write the answer; a line with a single {END} ends it")
+        lines: list[str] = []
+        while (line := self.ask("  ")) not in (None, END):
+            lines.append(line or "")
+        return "\n".join(lines)
+
+    def _interrupt(self) -> NoReturn:
         self.console.print()
         raise Interrupted
 
-    def _given(self, prompt: str) -> str | None:
+    def _read_given(self, prompt: str) -> str | None:
         line = self._commands.popleft() + "\n" if self._commands else self._stdin.readline()
         if not line:
             return None
@@ -54,7 +78,7 @@ class Terminal:
         self.console.print(Text.assemble((prompt, "bold"), line), soft_wrap=True)
         return line
 
-    def _typed(self, prompt: str) -> str | None:
+    def _read_typed(self, prompt: str) -> str | None:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  history and editing in input()
         try:

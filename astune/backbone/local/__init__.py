@@ -7,7 +7,6 @@ from astune.backbone.local.process import prepare
 
 prepare()
 
-from astune.backbone.local.backbone import LocalBackbone  # noqa: E402
-from astune.backbone.local.engine import load_engine  # noqa: E402
+from astune.backbone.local.engine import LocalBackbone, load_engine  # noqa: E402
 
 __all__ = ["LocalBackbone", "load_engine"]

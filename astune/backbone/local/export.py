@@ -16,6 +16,7 @@ from astune.backbone.local.model.model import DTYPES, read_weights
 from astune.backbone.lora.folder import WEIGHTS_FILE
 from astune.context_tracker.model_dir import ADAPTER_CONFIG, copy_tokenizer, resolve_base_dir
 from astune.errors import ConfigError, ModelError
+from astune.monitor.disk import follow_umask
 
 MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 ADAPTER_FILES = (ADAPTER_CONFIG, WEIGHTS_FILE)
@@ -46,6 +47,7 @@ def export_checkpoint(
             _merge(checkpoint, folder, dtype)
         elif dtype is not None:
             read_weights(checkpoint, DTYPES[dtype]).save_pretrained(folder)
+            follow_umask(folder)
         else:
             _copy(checkpoint, folder, ADAPTER_FILES if adapter else MODEL_FILES)
         folder.replace(out)
@@ -66,3 +68,4 @@ def _merge(checkpoint: Path, folder: Path, dtype: str | None) -> None:
     name = dtype or str(own.get("dtype") or own.get("torch_dtype") or "float32")
     precision = getattr(torch, name, torch.float32)
     merge(read_weights(base), checkpoint).to(precision).save_pretrained(folder)
+    follow_umask(folder)

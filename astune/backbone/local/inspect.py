@@ -67,17 +67,17 @@ class UpdateInspector:
         update = Update({})
         spans: list[tuple[SpanUpdate | None, ...]] = []
         if samples:
-            with _taken_back(self._loaded.trained()):
+            with _take_back(self._loaded.trainable()):
                 learner = LocalLearner(self._loaded, self._sampler, self._algorithm, trainer)
-                before = self._scores(learner, samples)
+                before = self._score(learner, samples)
                 update = await learner.update(samples, learning_rate(trainer, 0, total_updates=1))
-                after = self._scores(learner, samples)
-            spans = [_updates(*each) for each in zip(samples, before, after, strict=True)]
+                after = self._score(learner, samples)
+            spans = [_pair_updates(*each) for each in zip(samples, before, after, strict=True)]
         return UpdateInspection(
             update.metrics, tuple(spans), trainer.learning_rate, trainer.max_grad_norm, update.skipped
         )
 
-    def _scores(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
+    def _score(self, learner: LocalLearner, samples: Sequence[Sample]) -> list[list[_Score | None]]:
         """Per sample and span, under the weights as they are."""
         scores: list[list[_Score | None]] = [[] for _ in samples]
         for batch in learner.batches(samples):
@@ -103,7 +103,7 @@ class _Score:
         return cls(tuple(next(logprobs) for _ in range(tokens)), sum(next(losses) for _ in range(tokens)))
 
 
-def _updates(
+def _pair_updates(
     sample: Sample, before: Sequence[_Score | None], after: Sequence[_Score | None]
 ) -> tuple[SpanUpdate | None, ...]:
     return tuple(
@@ -113,7 +113,7 @@ def _updates(
 
 
 @contextmanager
-def _taken_back(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+def _take_back(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
     """Put every one back at the end."""
     kept = [parameter.detach().clone() for parameter in parameters]
     try:

@@ -1,5 +1,5 @@
-"""What a process is told before it imports torch: how threads wait, and what becomes of freed memory. What a user has
-said by the variables of these libraries stands (docs/performance.md)."""
+"""Settings of a process, made before it imports torch: how threads wait, and what becomes of freed memory. The
+variables of these libraries that a user has set stay as they are (docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def wait_awake_for_a_moment() -> None:
 
 
 def take_large_pages() -> None:
-    """Weights that are read whole for each token are read in pages of 2 MiB, where Linux gives some to who asks for
-    them: PyTorch asks if it is told so before its first tensor."""
+    """Weights that are read whole for each token are read in pages of 2 MiB, where Linux gives some on
+    request: PyTorch asks for them if it is told so before its first tensor."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-from astune.backbone.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
-from astune.backbone.server_traits import ServerTraits
-from astune.backbone.vllm.named import check_server
+from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
+from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.vllm.policy import ServedPolicy
-from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer
-from astune.backbone.vllm.settings import NAME, Served, served, settings_of
+from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer, check_server
+from astune.backbone.vllm.settings import NAME, Served, make_served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
-from astune.support.own_thread import finished
+from astune.monitor.disk import follow_umask
+from astune.support.concurrency import finished
 from astune.training.engine import Engine
 from astune.types import Sample, Update
 
@@ -58,7 +58,7 @@ class ServedLearner:
         self._weights.stale |= version != before
         rows = self._weights.rows(version)
         expected = await self._learner.logprobs(rows) if rows else []
-        self._handed = dict(await finished(partial(self._weights.publish, version, rows, expected, free)))
+        self._handed = dict(await finished(partial(self._weights.publish, version, rows, expected, free_memory)))
         return version
 
     def save(self, directory: Path) -> None:
@@ -69,7 +69,7 @@ class ServedLearner:
         self._learner.load(directory)
 
 
-def free() -> None:
+def free_memory() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -80,10 +80,10 @@ def load_served(config: AstuneConfig) -> Engine:
     loaded = load_model(config.model, sampled=False)
     chat_format = load_chat_format(config.model, loaded.directory)
     dtype, context_length = str(loaded.dtype).removeprefix("torch."), loaded.context_length
-    wanted = served(config, loaded.directory, dtype=dtype, context_length=context_length)
+    wanted = make_served(config, loaded.directory, dtype=dtype, context_length=context_length)
     most_apart = IN_FLOAT32 if loaded.device.type == "cpu" and dtype == "float32" else OTHERWISE
     compared = ComparedAnswers(chat_format.encode(chat_format.render(ANY_QUESTION)), context_length, most_apart)
-    server, name, shares = _server(config, wanted, loaded.device)
+    server, name, shares = _start_server(config, wanted, loaded.device)
     vocabulary = loaded.model.get_input_embeddings().weight.shape[0]
     policy = ServedPolicy(
         server, ServerTraits("vllm", wanted.logprobs), context_length, vocabulary, name, compared.remember
@@ -98,13 +98,13 @@ def load_served(config: AstuneConfig) -> Engine:
         chat_format,
         beside=not shares,
         close=weights.close,
-        lost=server.lost,
+        lost=server.wait_until_lost,
     )
 
 
-def _server(config: AstuneConfig, wanted: Served, device: torch.device) -> tuple[VllmServer, str, bool]:
-    """The server, what it calls the model, and whether it has the trainer's GPU. Raises ConfigError for one that others
-    started and that is not as it has to be."""
+def _start_server(config: AstuneConfig, wanted: Served, device: torch.device) -> tuple[VllmServer, str, bool]:
+    """Start the server, or check the one that others started. Returns it with its name for the model, and whether it
+    has the trainer's GPU. Raises ConfigError where a server of others is not as it has to be."""
     if config.rollout.vllm.base_url is not None:
         named = NamedServer(config.rollout.vllm.base_url, Path(config.runs_dir))
         try:
@@ -123,3 +123,4 @@ def write_weights(loaded: LoadedModel, folder: Path) -> None:
         return
     state = {name: value.detach().to(loaded.dtype) for name, value in loaded.model.state_dict().items()}
     loaded.model.save_pretrained(folder, state_dict=state)
+    follow_umask(folder)

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 from astune.backbone.lora.settings import import_peft
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
-from astune.errors import ModelError, named
+from astune.errors import ModelError, name_error
+from astune.monitor.disk import follow_umask
 
 BASE_MARK = "base_"
 """Begins the name by which the file of an adapter says `base_digest`; then comes `astune.model.lora.base`: weights in
@@ -30,7 +31,7 @@ SETTINGS = {
 
 
 def base_mark(base: str, digest: str) -> dict[str, str]:
-    """What the file of an adapter over `astune.model.lora.base` says of its base model."""
+    """Make the entry by which the file of an adapter over `astune.model.lora.base` names its base model."""
     return {f"{BASE_MARK}{base}": digest}
 
 
@@ -38,6 +39,7 @@ def save_adapter(directory: Path, tensors: Mapping[str, torch.Tensor], settings:
     """Write the `tensors` of an adapter, under the names that they have in peft's file, and peft's `settings` of it."""
     directory.mkdir(parents=True, exist_ok=True)
     save_file(dict(tensors), directory / WEIGHTS_FILE, metadata={"format": "pt"} | dict(mark))
+    follow_umask(directory)
     settings = copy.copy(settings)
     settings.target_modules = sorted(settings.target_modules)  # a set, whose order is another in each process
     settings.save_pretrained(str(directory))
@@ -54,11 +56,11 @@ def read_adapter(directory: Path, own: Any, mark: Mapping[str, str]) -> dict[str
             found = dict(mark) | (file.metadata() or {})
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
+        raise ModelError(f"the adapter in {directory} does not load: {name_error(error)}") from error
     different = [
-        f"astune.model.lora.{key} is {_plain(getattr(own, field))}, and was {_plain(getattr(saved, field))}"
+        f"astune.model.lora.{key} is {_sort_values(getattr(own, field))}, and was {_sort_values(getattr(saved, field))}"
         for key, field in SETTINGS.items()
-        if _plain(getattr(own, field)) != _plain(getattr(saved, field))
+        if _sort_values(getattr(own, field)) != _sort_values(getattr(saved, field))
     ]
     if different:
         raise ModelError(f"the adapter in {directory} is another one: {'; '.join(different)}")
@@ -77,10 +79,11 @@ def check_shapes(directory: Path, found: Mapping[str, torch.Tensor], own: Mappin
 
 
 def base_digest_in(directory: Path) -> str | None:
-    """What the adapter in a folder says of its base, if that was read in the precision of `astune.model.dtype`."""
+    """Read the digest of the base from the adapter in a folder, if the base was read in the precision of
+    `astune.model.dtype`."""
     with safe_open(directory / WEIGHTS_FILE, "pt") as file:
         return (file.metadata() or {}).get(f"{BASE_MARK}dtype")
 
 
-def _plain(value: Any) -> Any:
+def _sort_values(value: Any) -> Any:
     return sorted(value) if isinstance(value, set | frozenset | list) else value

@@ -1,4 +1,4 @@
-"""What an adapter is: peft's settings for it, the layers that get one, and the base that it belongs to."""
+"""Settings of an adapter for peft, the layers that get one, and the base that it belongs to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from astune.backbone.lora.targets import ends_of, why_refused
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import adapter_dir
-from astune.errors import MissingDependency, ModelError, nearest
+from astune.errors import MissingDependency, ModelError
 
 SOLE = "default"
 """The name of the adapter where there is one, which is also peft's."""
@@ -27,9 +28,9 @@ def import_peft() -> Any:
     return peft
 
 
-def begun_adapter(config: ModelConfig) -> Path | None:
-    """The folder of the adapter that a run begins with, where `astune.model.path` names one. Raises ModelError where
-    `astune.model.lora` does not say what it is."""
+def find_begun_adapter(config: ModelConfig) -> Path | None:
+    """Find the folder of the adapter that a run begins with, where `astune.model.path` names one. Raises ModelError
+    where `astune.model.lora` does not say what it is."""
     begin = adapter_dir(config.path)
     if begin is not None and config.lora.rank is None:
         raise ModelError(
@@ -39,8 +40,8 @@ def begun_adapter(config: ModelConfig) -> Path | None:
     return begin
 
 
-def found_at(path: str, directory: Path) -> str:
-    """Where the base model of an adapter is, for whoever reads its files: a folder, or a hub id."""
+def locate_base(path: str, directory: Path) -> str:
+    """Name the place of an adapter's base model, for the readers of its files: a folder, or a hub id."""
     return str(directory.resolve()) if path == "tiny" or Path(path).is_dir() else path
 
 
@@ -56,14 +57,30 @@ def target_names(model: torch.nn.Module, wanted: Sequence[str]) -> list[str]:
     """The last parts of the names of the layers that get an adapter: those wanted, or all. Raises ModelError for one
     that no layer has."""
     layers = linear_layers(model)
-    ends = sorted({name.rpartition(".")[2] for name in layers})
-    for target in wanted:
-        if not any(name == target or name.endswith(f".{target}") for name in layers):
-            raise ModelError(
-                f"astune.model.lora.targets: no linear layer of the model is called {target!r}.{nearest(target, ends)} "
-                f"There are: {', '.join(ends)}"
-            )
+    ends = ends_of(layers)
+    if not layers:
+        raise ModelError("astune.model.lora: the model has no linear layer but its head, so nothing gets an adapter")
+    if wanted:
+        others, tied = _list_other_parts(model)
+        for target in wanted:
+            if (why := why_refused(target, layers, others, tied=tied)) is not None:
+                end = "" if why[-1] in ".?" else "."
+                raise ModelError(f"astune.model.lora.targets: {why}{end} There are: {', '.join(ends)}")
     return sorted(set(wanted)) or ends
+
+
+def _list_other_parts(model: torch.nn.Module) -> tuple[dict[str, str], bool]:
+    """List the parts of a model beside its linear layers, by name, and tell if its head and its embedding share a
+    weight."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+    linear = set(linear_layers(model))
+    found = {name: "a parameter" for name, _ in model.named_parameters()}
+    for name, module in model.named_modules():
+        if name and name not in linear:
+            found[name] = (
+                "head" if module is head else "embedding" if module is embedding else f"of type {type(module).__name__}"
+            )
+    return found, head is not None and embedding is not None and head.weight is embedding.weight
 
 
 def peft_settings(config: LoraConfig, targets: Sequence[str], base: str) -> Any:

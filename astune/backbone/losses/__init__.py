@@ -1,1 +1,1 @@
-"""Losses over the log-probabilities of sampled tokens: torch, no model, no engine. One file per family."""
+"""Trained tokens, the teacher that weighs them, and losses over their log-probabilities: no model, no engine."""

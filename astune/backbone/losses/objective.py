@@ -1,4 +1,4 @@
-"""What an update minimises over its trained tokens, and the figures that come with it.
+"""The objective that an update minimises over its trained tokens, and the figures that come with it.
 
 Besides `Entries` each takes the `weight` (e,) of every entry in the loss, and the `entropy` (e,) of what it was drawn
 from.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from astune.backbone.losses.entries import Entries, bounded, to_go
+from astune.backbone.losses.entries import Entries, bound, to_go
 from astune.backbone.losses.policy import LOSSES
 from astune.backbone.losses.regularisers import KL, k3
 from astune.config.schema import AlgorithmConfig
@@ -35,8 +35,8 @@ def policy_objective(
     reference: torch.Tensor | None,
     config: AlgorithmConfig,
 ) -> Objective:
-    """The loss `astune.algorithm.loss` over sampled tokens, and what holds the policy near `reference` (e,), the
-    log-probabilities under the weights that the run began with."""
+    """The loss `astune.algorithm.loss` over sampled tokens, and the penalty that holds the policy near `reference`
+    (e,), the log-probabilities under the weights that the run began with."""
     shares: dict[str, torch.Tensor] = {}
     if reference is not None:
         divergence = entries.logprob - reference
@@ -49,14 +49,15 @@ def policy_objective(
     if config.entropy_bonus:
         loss = loss - config.entropy_bonus * entropy
     with torch.no_grad():
-        difference = bounded(entries.logprob - entries.sampled)
+        difference = bound(entries.logprob - entries.sampled)
         shares |= {"entropy": entropy, "kl/sampler": difference.exp() - 1 - difference, **policy.shares}
         figures = {name: (share * weight).sum() for name, share in shares.items()}
     return Objective(loss * weight, figures, entries.logprob.detach())
 
 
 def with_kl_in_reward(entries: Entries, divergence: torch.Tensor, config: AlgorithmConfig) -> Entries:
-    """Take what a token and those after it in its row diverge off its advantage (REINFORCE++, arXiv 2501.03262)."""
+    """Subtract from the advantage of a token its divergence and that of all later tokens in its row (REINFORCE++, arXiv
+    2501.03262)."""
     if config.kl_in == "loss":
         return entries
     penalty = to_go(KL[config.kl_estimator](divergence), entries.row)
@@ -74,12 +75,12 @@ def distillation_objective(
     token answers for itself alone, as with a discount of 0. The policy that sampled would be the wrong one to compare
     with: a policy that has become its teacher has nothing to learn, however old the tokens are.
     """
-    ahead = bounded(teacher - entries.logprob.detach())
+    ahead = bound(teacher - entries.logprob.detach())
     policy = LOSSES[config.loss](replace(entries, advantage=ahead), config)
     with torch.no_grad():
-        difference = bounded(entries.logprob - entries.sampled)
+        difference = bound(entries.logprob - entries.sampled)
         shares = {"entropy": entropy, "kl/sampler": difference.exp() - 1 - difference, **policy.shares}
-        shares["kl/teacher"] = k3(bounded(entries.logprob - teacher))
+        shares["kl/teacher"] = k3(bound(entries.logprob - teacher))
         figures = {name: (share * weight).sum() for name, share in shares.items()}
     return Objective(policy.loss * weight, figures, entries.logprob.detach())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from astune.backbone.losses.entries import Entries, bounded, row_mean
+from astune.backbone.losses.entries import Entries, bound, row_mean
 from astune.config.schema import AlgorithmConfig
 
 
@@ -33,8 +33,8 @@ def ppo_clip(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     -c A, so that a token which became much likelier than when it was sampled does not count without end (dual clip,
     arXiv 1912.09729).
     """
-    ratio = torch.exp(bounded(entries.logprob - entries.sampled))
-    loss, outside = _clipped(ratio, entries.advantage, config)
+    ratio = torch.exp(bound(entries.logprob - entries.sampled))
+    loss, outside = _clip(ratio, entries.advantage, config)
     shares = {"clip_fraction": outside}
     if config.clip_dual is not None:
         most = -config.clip_dual * entries.advantage
@@ -51,15 +51,13 @@ def gspo(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     the gradient that of sg(s) exp(logprob - sg(logprob)). Where a row has one advantage and every token of it one
     weight, it is the gradient of the row's own s. A row is a timeline.
     """
-    of_row = row_mean(bounded(entries.logprob.detach() - entries.sampled), entries.row).exp()
+    of_row = row_mean(bound(entries.logprob.detach() - entries.sampled), entries.row).exp()
     ratio = of_row * torch.exp(entries.logprob - entries.logprob.detach())
-    loss, outside = _clipped(ratio, entries.advantage, config)
+    loss, outside = _clip(ratio, entries.advantage, config)
     return TokenLoss(loss, {"clip_fraction": outside})
 
 
-def _clipped(
-    ratio: torch.Tensor, advantage: torch.Tensor, config: AlgorithmConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _clip(ratio: torch.Tensor, advantage: torch.Tensor, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """The clipped surrogate, and the entries whose ratio is out of bounds."""
     low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
     clipped = ratio.clamp(low, high)
@@ -72,7 +70,7 @@ def cispo(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
 
     As in the paper's experiments there is no lower bound.
     """
-    ratio = _ratio(entries)
+    ratio = _compute_ratio(entries)
     weight = ratio.clamp(max=1.0 + config.clip_high)
     return TokenLoss(-weight * entries.advantage * entries.logprob, {"clip_fraction": ratio > 1.0 + config.clip_high})
 
@@ -89,7 +87,7 @@ def minirl(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     wide = torch.exp(-config.out_of_date_decay * entries.age.to(entries.logprob.dtype)) * cap
     if config.strict_in_bound:
         wide = torch.ones_like(entries.logprob)
-    ratio = _ratio(entries)
+    ratio = _compute_ratio(entries)
     too_likely = (ratio > 1.0 + config.clip_high * wide) & (entries.advantage > 0)
     too_unlikely = (ratio < 1.0 - config.clip_low * wide) & (entries.advantage < 0)
     dropped = too_likely | too_unlikely
@@ -99,7 +97,7 @@ def minirl(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
 
 def reinforce(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     """-logprob A (Williams 1992): without `importance`, for updates on exactly the policy that sampled."""
-    return _importance(-entries.logprob * entries.advantage, entries, config)
+    return _weigh_importance(-entries.logprob * entries.advantage, entries, config)
 
 
 def opmd(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
@@ -109,27 +107,27 @@ def opmd(entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     It makes no assumption about the policy that sampled. AdamW takes no notice of the divisor, which counts only beside
     other terms, such as kl_beta.
     """
-    return _importance(-entries.logprob * entries.advantage / (1.0 + config.opmd_tau), entries, config)
+    return _weigh_importance(-entries.logprob * entries.advantage / (1.0 + config.opmd_tau), entries, config)
 
 
-def _importance(loss: torch.Tensor, entries: Entries, config: AlgorithmConfig) -> TokenLoss:
+def _weigh_importance(loss: torch.Tensor, entries: Entries, config: AlgorithmConfig) -> TokenLoss:
     """Times sg(r), for tokens of an older policy. Beyond importance_cap it counts as the cap (`truncate`: Ionides,
     Truncated Importance Sampling, 2008), or the token is left out (`mask`)."""
     if config.importance == "none":
         return TokenLoss(loss)
-    ratio = _ratio(entries)
+    ratio = _compute_ratio(entries)
     beyond = ratio > config.importance_cap
     if config.importance == "truncate":
         return TokenLoss(loss * ratio.clamp(max=config.importance_cap), {"truncated_fraction": beyond})
     return TokenLoss((loss * ratio).masked_fill(beyond, 0.0), {"dropped_fraction": beyond})
 
 
-def _ratio(entries: Entries) -> torch.Tensor:
+def _compute_ratio(entries: Entries) -> torch.Tensor:
     """r, without gradient."""
-    return torch.exp(bounded(entries.logprob.detach() - entries.sampled))
+    return torch.exp(bound(entries.logprob.detach() - entries.sampled))
 
 
 LOSSES: Mapping[str, PolicyLoss] = {
     function.__name__: function for function in (ppo_clip, gspo, cispo, minirl, opmd, reinforce)
 }
-"""Those that `astune.algorithm.loss` names."""
+"""Losses by the name that they have in `astune.algorithm.loss`."""

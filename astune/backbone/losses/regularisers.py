@@ -1,4 +1,5 @@
-"""What holds the policy near where it began. Each formula stands for one entry (e,); d = log pi - log pi_reference."""
+"""Penalties that hold the policy near where it began. Each formula stands for one entry (e,); d = log pi - log
+pi_reference."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from astune.backbone.losses.entries import bounded
+from astune.backbone.losses.entries import bound
 
 
 def k1(difference: torch.Tensor) -> torch.Tensor:
@@ -26,7 +27,7 @@ def k2(difference: torch.Tensor) -> torch.Tensor:
 def k3(difference: torch.Tensor) -> torch.Tensor:
     """exp(-d) - 1 + d. Its mean is KL(pi | reference) and none is below 0; as a loss its mean gradient is that of
     KL(reference | pi)."""
-    return torch.exp(bounded(-difference)) - 1 + difference
+    return torch.exp(bound(-difference)) - 1 + difference
 
 
 KL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any
 
 import ray
 
-from astune.errors import ConfigError
+from astune.errors import ConfigError, name_error
+
+logger = logging.getLogger(__name__)
 
 LONGEST_KNOCK = 5.0
 """Seconds that a machine gets to accept a connection."""
 LONGEST_GREETING = 20.0
 """Seconds that Ray gets to answer there. `ray.init` itself would wait for minutes and then end the process."""
+LOGS = "the logs in /tmp/ray/session_latest/logs (or in the folder below RAY_TMPDIR)"
 START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
 
 
@@ -31,9 +35,10 @@ def connect(
     """Join the cluster at `address`, or start one of our own for "local", and give the folder of Ray's session on this
     machine. `variables` are the environment of Ray's processes, `key` is the one that names the address, `resources`
     are what a cluster of our own says it has. Raises `ConfigError` within `LONGEST_KNOCK + LONGEST_GREETING` seconds
-    where no Ray answers."""
+    where no Ray answers, and where Ray does not start or join in the time that it gives itself."""
     if address != "local":
         check_address(address, key)
+    began = time.monotonic()
     own: dict[str, Any] = {"include_dashboard": False, **(resources or {})} if address == "local" else {}
     try:
         with own_signals():
@@ -45,14 +50,21 @@ def connect(
                 logging_level=logging.ERROR,
                 **own,
             )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise ConfigError(f"{key}: Ray does not start or join at {address!r}: {error}") from error
-    return Path(joined.address_info["session_dir"])
+    except Exception as error:  # Ray raises no narrower class where its processes do not start in time
+        what = "Ray did not start on this machine" if address == "local" else f"Ray did not join at {address!r}"
+        raise ConfigError(
+            f"{key}: {what}, after {time.monotonic() - began:.0f} s. Ray waits half a minute for its processes, which "
+            f"is short on a busy machine: then try again. If not, {LOGS} say why, and `ray stop` ends what an earlier "
+            f"Ray has left. Ray says: {name_error(error)}"
+        ) from error
+    session = Path(joined.address_info["session_dir"])
+    logger.info("what the processes of Ray print is in %s of their nodes", session / "logs")
+    return session
 
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """SIGTERM goes on doing what it did: Ray takes it for itself, and a run would end unsaved."""
+    """Keep the handler of SIGTERM: Ray puts its own there, and a run would end unsaved."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -21,14 +21,13 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import AstuneError
 from astune.monitor.blocking import LoopWatch
-from astune.rollout.player import Attempt
-from astune.rollout.setup import RolloutSetup
+from astune.rollout.setup import Attempt, RolloutSetup
 from astune.support.concurrency import run_and_leave
 from astune.support.visible import make_logs_visible
 from astune.training.ahead import Gate
 from astune.training.rollout_setup import workflow_setup
 from astune.training.rollout_workers.messages import EngineFailure, FromWorker
-from astune.training.rollout_workers.output import SentOutput
+from astune.training.rollout_workers.output import SentOutput, set_levels
 from astune.training.rollout_workers.worker import ForwardedNotes, played
 from astune.types import Policy
 
@@ -37,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StartActor:
-    """What to play with, and where the run was started: its folder, and its variables, of which those that the node has
-    not are set there. `level` is the least one of log records that are wanted."""
+    """The parts that an actor plays with, and the place where the run was started: its folder, and its variables, which
+    are set on a node that does not have them. `levels` are those of loggers by name."""
 
     config: AstuneConfig
     chat_format: ChatFormat
     policy: Policy
-    level: int
+    levels: Mapping[str, int]
     folder: str
     variables: Mapping[str, str]
 
@@ -61,7 +60,7 @@ class EpisodeActor:
         self._ready: concurrent.futures.Future[str] = concurrent.futures.Future()
         self._playing: dict[int, asyncio.Task[bytes | EngineFailure]] = {}
         self._late: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
-        """Of attempts, of which this may be heard first."""
+        """Set for attempts that are late; an attempt may be called late before it arrives."""
         self._stopped: set[int] = set()
         """Attempts that were cancelled, likewise."""
         self._held = self._released = 0
@@ -84,9 +83,9 @@ class EpisodeActor:
         """End an attempt that is late, with what it got to, if it has not ended."""
         self._loop.call_soon_threadsafe(lambda: self._late[number].set())
 
-    async def said(self) -> list[FromWorker]:
-        """What was printed and logged since the last time, in order: waits for it. Nothing once the workflow is torn
-        down and all is told."""
+    async def take_messages(self) -> list[FromWorker]:
+        """Wait for messages that were printed and logged since the last call, and give them in order. The list is empty
+        once the workflow is torn down and everything was given."""
         said = [await asyncio.to_thread(self._said.get)]
         with contextlib.suppress(queue.Empty):
             while said[-1] is not None:
@@ -108,12 +107,12 @@ class EpisodeActor:
             self._loop.call_soon_threadsafe(self._gate.open)
 
     async def close(self) -> None:
-        """Tear the workflow down. `said` tells when that is done."""
+        """Tear the workflow down. `take_messages` tells when that is done."""
         self._loop.call_soon_threadsafe(self._over.set)
 
     def _live(self) -> None:
         make_logs_visible()
-        logging.getLogger().setLevel(self._start.level)
+        set_levels(self._start.levels)
         output = SentOutput(self._said.put)
         try:
             run_and_leave(self._serve())
@@ -130,7 +129,7 @@ class EpisodeActor:
         try:
             setup = workflow_setup(start.config, self._gate, start.chat_format)
             self._setup: RolloutSetup = replace(setup, notes=ForwardedNotes(self._said.put))
-            async with self._setup.opened():
+            async with self._setup.open():
                 self._ready.set_result("")
                 with LoopWatch(logger.warning):
                     await self._over.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,12 +18,11 @@ from astune.backbone.ray_cluster.episode_actor import EpisodeActor, StartActor
 from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import TrainingError, named
-from astune.rollout.player import Attempt
-from astune.rollout.quorum import late_before
+from astune.errors import TrainingError, name_error
+from astune.rollout.setup import Attempt, late_before
 from astune.support.concurrency import all_or_none
 from astune.training.rollout_workers.messages import EngineFailure, read_episode
-from astune.training.rollout_workers.output import repeat
+from astune.training.rollout_workers.output import list_levels, repeat
 from astune.training.rollout_workers.pool import EpisodeWorkers
 from astune.training.rollout_workers.process import LEAVE_SECONDS, STOP_SECONDS
 from astune.types import Episode, Policy
@@ -42,15 +40,14 @@ CALLS_BESIDES = 64
 def in_actors(
     policy: Policy, chat_format: ChatFormat, remember: Remember, config: AstuneConfig, notes: Notes
 ) -> EpisodeActors:
-    """What plays episodes in `astune.rollout.workers` actors. `policy` goes to each of them; `remember` is given
-    prompts with their answers, some of each episode's."""
-    level = logging.getLogger().getEffectiveLevel()
-    start = StartActor(config, chat_format, policy, level, os.getcwd(), dict(os.environ))
+    """Make the player of episodes in `astune.rollout.workers` actors. `policy` goes to each of them; `remember` is
+    given prompts with their answers, some of each episode."""
+    start = StartActor(config, chat_format, policy, list_levels(), os.getcwd(), dict(os.environ))
     return EpisodeActors(ray.put(start), config, notes, remember)
 
 
 class EpisodeActors(EpisodeWorkers["RayWorker"]):
-    """Workers whose model calls go to the servers and pass nothing of this process."""
+    """Workers that call the servers directly: no model call passes this process."""
 
     def __init__(self, start: ray.ObjectRef, config: AstuneConfig, notes: Notes, remember: Remember) -> None:
         self._open = asyncio.Event()
@@ -60,8 +57,9 @@ class EpisodeActors(EpisodeWorkers["RayWorker"]):
         super().__init__(config.rollout.workers, made)
 
     @asynccontextmanager
-    async def shut(self) -> AsyncIterator[None]:
-        """Of one that is lost meanwhile nobody waits for an answer any more; one that begins meanwhile waits."""
+    async def hold_calls(self) -> AsyncIterator[None]:
+        """Hold the model calls of all workers. A worker that is lost meanwhile is not waited for; one that begins
+        meanwhile waits itself."""
         self._open.clear()
         self._times_shut += 1
         number, playing = self._times_shut, [worker for worker in self.workers if worker.ready]
@@ -75,18 +73,19 @@ class EpisodeActors(EpisodeWorkers["RayWorker"]):
 
 
 class WorkersByNode:
-    """How many workers each node has."""
+    """The number of workers on each node."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
 
     def take(self, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """One of the nodes for one more worker: that with the fewest for its CPUs. One without CPUs is the last."""
+        """Choose the node for one more worker: the one with the fewest for its CPUs. A node without CPUs is the
+        last."""
 
-        def crowded(node: Mapping[str, Any]) -> tuple[float, str]:
+        def count_load(node: Mapping[str, Any]) -> tuple[float, str]:
             return (self._taken[node["NodeID"]] + 1) / (node["Resources"].get("CPU") or 1e-6), node["NodeID"]
 
-        node = min(nodes, key=crowded)
+        node = min(nodes, key=count_load)
         self._taken[node["NodeID"]] += 1
         return node
 
@@ -106,7 +105,9 @@ class RayWorker:
         remember: Remember,
         places: WorkersByNode,
         may_play: asyncio.Event,
+        name: str,
     ) -> None:
+        self._name = name
         self._notes, self._remember, self._places, self._may_play = notes, remember, places, may_play
         self.ended = asyncio.Event()
         self.exit = ""
@@ -126,12 +127,12 @@ class RayWorker:
 
     async def begin(self) -> str:
         try:
-            await asyncio.wait_for(_answered(self._actor.__ray_ready__.remote()), LONGEST_START)
-            error = await _answered(self._actor.open.remote())
+            await asyncio.wait_for(_wait_for(self._actor.__ray_ready__.remote()), LONGEST_START)
+            error = await _wait_for(self._actor.open.remote())
         except asyncio.TimeoutError:
             error = f"it has not begun after {LONGEST_START:.0f} s; see `ray status` and Ray's logs there"
         except ray.exceptions.RayError as raised:
-            error = _cause(raised)
+            error = _explain(raised)
         if error:
             self._end(error)
             return f"a worker of astune.rollout.workers could not begin: {self.exit}"
@@ -145,9 +146,9 @@ class RayWorker:
         """Let no model call begin there before `release` of this number, which grows; returns once none is under way,
         or the worker has ended."""
         try:
-            await _answered(self._actor.hold.remote(number))
+            await _wait_for(self._actor.hold.remote(number))
         except ray.exceptions.RayError as error:
-            self._end(_cause(error))
+            self._end(_explain(error))
 
     def release(self, number: int) -> None:
         self._actor.release.remote(number)
@@ -155,7 +156,7 @@ class RayWorker:
     async def play(self, number: int, attempt: Attempt, late: asyncio.Event | None = None) -> Episode | None:
         self.load += 1
         playing = asyncio.ensure_future(self._play(number, attempt))
-        playing.add_done_callback(_noticed)
+        playing.add_done_callback(_take_error)
         try:
             if await late_before(late, playing):
                 self._actor.cut_off.remote(number)
@@ -170,11 +171,11 @@ class RayWorker:
 
     async def _play(self, number: int, attempt: Attempt) -> Episode | None:
         try:
-            data = await _answered(self._actor.play.remote(number, attempt))
+            data = await _wait_for(self._actor.play.remote(number, attempt))
         except ray.exceptions.RayTaskError as error:
-            raise TrainingError(f"{attempt.episode_id} could not be played: {named(error.cause)}") from error
+            raise TrainingError(f"{attempt.episode_id} could not be played: {name_error(error.cause)}") from error
         except ray.exceptions.RayError as error:
-            self._end(_cause(error))
+            self._end(_explain(error))
             return None
         if data is None:
             return None
@@ -194,13 +195,13 @@ class RayWorker:
         self._end("it was told to")
 
     async def _listen(self) -> None:
-        """Repeat what is said there, until it is over; a worker that is lost is noticed here, if not before."""
+        """Repeat the messages of the worker until it ends; a worker that is lost is noticed here, if not before."""
         try:
-            while said := await _answered(self._actor.said.remote()):
+            while said := await _wait_for(self._actor.take_messages.remote()):
                 for message in said:
-                    repeat(message, self._notes)
+                    repeat(message, self._notes, self._name)
         except ray.exceptions.RayError as error:
-            self._end(_cause(error))
+            self._end(_explain(error))
 
     def _end(self, how: str) -> None:
         if not self.ended.is_set():
@@ -212,17 +213,17 @@ class RayWorker:
                 ray.kill(self._actor)
 
 
-def _cause(error: Exception) -> str:
-    """What Ray says of a worker that is lost, without its list of what it might have been."""
+def _explain(error: Exception) -> str:
+    """Shorten Ray's message about a worker that is lost: without its list of possible causes."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".partition(" Some common causes")[0]
 
 
-async def _answered(answer: Any) -> Any:
-    """What an actor answers; `answer` is Ray's name for it, which can be awaited but is no coroutine."""
+async def _wait_for(answer: Any) -> Any:
+    """Wait for the answer of an actor; `answer` is Ray's reference, which can be awaited but is no coroutine."""
     return await answer
 
 
-def _noticed(playing: asyncio.Future[Any]) -> None:
-    """So that asyncio does not report an error that nobody waited for any more."""
+def _take_error(playing: asyncio.Future[Any]) -> None:
+    """Take the error out of an attempt, or asyncio would report it where nobody waits for the attempt any more."""
     if not playing.cancelled():
         playing.exception()

@@ -1,4 +1,5 @@
-"""Find what one machine of a cluster cannot see of a run. Runs on every node before the first rollout."""
+"""Find the files and packages of a run that one machine of a cluster lacks. Runs on every node before the first
+rollout."""
 
 from __future__ import annotations
 
@@ -8,13 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from astune.algorithm import ADVANTAGES
-from astune.backbone.teacher import TEACHER
+from astune.backbone.foreign.packages import lacking
+from astune.backbone.losses.teacher import TEACHER
+from astune.config.algorithm import METHODS
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
+from astune.config.tasks import READERS
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError, PluginError
 from astune.plugins import NO_BUILTIN, load_plugin
 from astune.task_judge.registry import find_judge
-from astune.task_reader import BUILTIN_READERS
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 REMEDY = "put the model on a path that every node sees, or name a hub id"
@@ -22,28 +26,32 @@ REACH = "install the package that has it on every node, or put the file where ev
 
 
 class NodeQuestion(NamedTuple):
-    """What the driver asks a node, as plain texts: the node may have another version of ASTune, or none.
+    """The driver's question to a node, as plain texts: the node may have another version of ASTune, or none.
 
     `config` is the run's `AstuneConfig` as JSON, `model` the engine's model folder or "" for a hub id, `mark` a file
-    that the driver has left in the run folder, or "" where there is only one machine.
+    that the driver has left in the run folder, or "" where there is only one machine. `attention` is transformers' name
+    of that in training workers, "" where none of them can be.
     """
 
     config: str
     model: str
     mark: str
+    attention: str
 
 
 def find_problems(question: NodeQuestion) -> list[str]:
     """The problems this machine has, each with the key and the remedy."""
     config = AstuneConfig.model_validate_json(question.config)
-    models = (*_model(config, question.model), *_teacher(config))
-    return [*_plugins(config), *_files(config), *models, *_run_folder(question.mark)]
+    models = (*_check_model(config, question.model), *_check_teacher(config))
+    folder = _check_run_folder(question.mark)
+    return [*_check_plugins(config), *_check_files(config), *models, *folder, *lacking(question.attention)]
 
 
-def _plugins(config: AstuneConfig) -> Iterator[str]:
+def _check_plugins(config: AstuneConfig) -> Iterator[str]:
     for key, kind, spec, builtin in (
         ("rollout.agentscope_learn_protocol", "workflow", config.rollout.agentscope_learn_protocol, NO_BUILTIN),
-        ("task_reader.type", "task reader", config.task_reader.type, BUILTIN_READERS),
+        ("task_reader.type", "task reader", config.task_reader.type, READERS),
+        ("algorithm.method", "method", config.algorithm.method, METHODS),
         ("algorithm.advantage", "advantage", config.algorithm.advantage, ADVANTAGES),
     ):
         if spec is None:
@@ -59,13 +67,13 @@ def _plugins(config: AstuneConfig) -> Iterator[str]:
             yield f"astune.task_judge.judge_protocol: {error}; {REACH}"
 
 
-def _files(config: AstuneConfig) -> Iterator[str]:
+def _check_files(config: AstuneConfig) -> Iterator[str]:
     """Tasks, or examples, are read by a process on any node, rubrics by each runner."""
     files = {
         "astune.trainer.examples": config.trainer.examples,
         "astune.task_judge.rubrics.file": config.task_judge.rubrics.file,
     }
-    if config.algorithm.method == "rl" and config.task_reader.type == "jsonl":
+    if rules_of(config.algorithm).plays and config.task_reader.type == "jsonl":
         jsonl = config.task_reader.jsonl
         files |= {f"astune.task_reader.jsonl.{split}.file_path": file.file_path for split, file in jsonl}
     for key, path in files.items():
@@ -73,10 +81,10 @@ def _files(config: AstuneConfig) -> Iterator[str]:
             yield f"{key}: there is no file {path}; put it where every node sees it under this path"
 
 
-def _model(config: AstuneConfig, folder: str) -> Iterator[str]:
+def _check_model(config: AstuneConfig, folder: str) -> Iterator[str]:
     """Tokenizer and template are read by every runner, weights by every engine."""
     if folder:
-        yield from (f"astune.model.path: {problem}; {REMEDY}" for problem in _lacking(Path(folder)))
+        yield from (f"astune.model.path: {problem}; {REMEDY}" for problem in _check_folder(Path(folder)))
         return
     try:
         resolve_model_dir(config.model.path, weights=False)
@@ -84,7 +92,7 @@ def _model(config: AstuneConfig, folder: str) -> Iterator[str]:
         yield f"{error}; {REMEDY}"
 
 
-def _teacher(config: AstuneConfig) -> Iterator[str]:
+def _check_teacher(config: AstuneConfig) -> Iterator[str]:
     """A teacher in a folder is loaded by every training worker."""
     if not isinstance(config.algorithm.teacher, str):
         return
@@ -94,7 +102,7 @@ def _teacher(config: AstuneConfig) -> Iterator[str]:
         yield f"{error}; {REMEDY}"
 
 
-def _lacking(folder: Path) -> Iterator[str]:
+def _check_folder(folder: Path) -> Iterator[str]:
     if not folder.is_dir():
         yield f"there is no folder {folder}"
         return
@@ -104,7 +112,7 @@ def _lacking(folder: Path) -> Iterator[str]:
         yield f"{folder} has no tokenizer"
 
 
-def _run_folder(mark: str) -> Iterator[str]:
+def _check_run_folder(mark: str) -> Iterator[str]:
     if not mark:
         return
     folder = Path(mark).parent

@@ -1,4 +1,4 @@
-"""Ask every node of a cluster what it lacks of a run: the user's code, the model, its data, the run folder."""
+"""Ask every node of a cluster which parts of a run it lacks: the user's code, the model, its data, the run folder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ def live_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def seen_by(nodes: list[dict[str, Any]], config: AstuneConfig, model: str, folder: Path) -> Iterator[str]:
+def ask_nodes(
+    nodes: list[dict[str, Any]], config: AstuneConfig, model: str, folder: Path, attention: str
+) -> Iterator[str]:
     """Ask every node with one small task, and give what the nodes say, equal answers once. `model` is the model's
-    folder or "" for a hub id, `folder` one that all nodes have to share, if there are several."""
+    folder or "" for a hub id, `folder` one that all nodes have to share, if there are several; `attention` is what
+    training workers compute, on nodes with GPUs."""
     mark = _leave_mark(folder) if len(nodes) > 1 else None
     try:
-        question = NodeQuestion(config.model_dump_json(), model, "" if mark is None else str(mark))
+        question = NodeQuestion(config.model_dump_json(), model, "" if mark is None else str(mark), attention)
         answers = list(_ask(nodes, question))
     finally:
         if mark is not None:
@@ -52,13 +55,12 @@ def _leave_mark(folder: Path) -> Path:
 
 def _ask(nodes: list[dict[str, Any]], question: NodeQuestion) -> Iterator[tuple[str, list[str]]]:
     """Each node's address with the problems it sees. A node may lack ASTune, so the task is sent as code."""
-    probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    asked = {
-        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            VERSION, tuple(question)
-        ): node["NodeManagerAddress"]
-        for node in nodes
-    }
+    probe = ray.remote(num_cpus=0, max_retries=0)(_make_probe())
+    asked = {}
+    for node in nodes:
+        there = probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+        own = question if node["Resources"].get("GPU") else question._replace(attention="")
+        asked[there.remote(VERSION, tuple(own))] = node["NodeManagerAddress"]
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=LONGEST_LOOK)
     for answer in done:
         try:
@@ -70,11 +72,11 @@ def _ask(nodes: list[dict[str, Any]], question: NodeQuestion) -> Iterator[tuple[
         yield asked[answer], [f"no answer to a first task within {LONGEST_LOOK:.0f} s; see `ray status` and Ray's logs"]
 
 
-def _probe() -> Any:
+def _make_probe() -> Any:
     """The task. It may use no name of this module: Ray would send a reference to the module instead of the code, and a
     node without ASTune could not even say so."""
 
-    def probe(version: str, question: tuple[str, str, str]) -> list[str]:
+    def probe(version: str, question: tuple[str, str, str, str]) -> list[str]:
         try:
             import astune
         except ImportError as error:

@@ -8,27 +8,29 @@ far the run came is read from what Trinity did, never from its exit: it reports 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from astune.algorithm import load_estimator
-from astune.backbone.trinity.conversion.convert import Converted, convert
+from astune.backbone.base import Backbone
+from astune.backbone.trinity.conversion.convert import Converted, convert, wants_attention
 from astune.backbone.trinity.conversion.table import not_used
 from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
-from astune.backbone.trinity.conversion.values import uses_tinker
+from astune.backbone.trinity.conversion.values import uses_tinker, wants_tinker
 from astune.backbone.trinity.driver.recorder import Recorder, go_back
 from astune.backbone.trinity.shared.parts import RunParts
 from astune.backbone.trinity.versions import require_trinity
 from astune.config.load import LoadedConfig
+from astune.config.rules.method import rules_of
 from astune.errors import ConfigError
 from astune.examples.read import read_examples
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
-from astune.monitor.progress import Progress
-from astune.monitor.run_dir import RunDir
+from astune.monitor.progress import Learning, Progress
+from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of
 from astune.training.rollout_setup import environment_service
 from astune.training.run_store import begin_run, open_run_store
@@ -37,18 +39,30 @@ from astune.training.tasks import read_tasks
 from astune.types import RunReport
 
 
-class TrinityBackbone:
+class TrinityBackbone(Backbone):
     """Explorer, trainer and weight synchronisation are Trinity's; rollouts, rewards and samples are ours."""
 
     name: ClassVar[str] = "trinity"
     honours: ClassVar[frozenset[str]] = frozenset({"astune", "trinity"})
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "verl"})
 
+    def problems(self, loaded: LoadedConfig) -> Iterator[str]:
+        """How many tasks there are is found later: one step is an epoch here."""
+        config = loaded.config.astune
+        try:
+            convert(loaded, Path(config.runs_dir), num_tasks=config.trainer.tasks_per_step)
+        except ConfigError as error:
+            yield from str(error).splitlines()
+
+    def require_packages(self, loaded: LoadedConfig) -> None:
+        tinker = wants_tinker(loaded)
+        require_trinity(tinker=tinker, verl=not tinker, attention=wants_attention(loaded))
+
     def run(self, loaded: LoadedConfig) -> RunReport:
         # Trinity's loggers of this process take their level when they are imported; actors write logs as usual
         os.environ.setdefault("TRINITY_LOG_LEVEL", "CRITICAL")
         with ExitStack() as stack:
-            loaded = with_service(loaded, stack)
+            loaded = with_service(at_run_clock(loaded), stack)
             prepared = prepare(loaded)
             from astune.backbone.trinity.driver.run import open_run
 
@@ -96,10 +110,10 @@ class Prepared:
 
 def prepare(loaded: LoadedConfig) -> Prepared:
     """Check everything in the input that needs neither Ray nor a folder."""
-    prepared = prepare_episodes(loaded) if loaded.config.astune.algorithm.method == "rl" else prepare_examples(loaded)
+    prepared = prepare_episodes(loaded) if rules_of(loaded.config.astune.algorithm).plays else prepare_examples(loaded)
     tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
     tinker = uses_tinker(tree)
-    require_trinity(tinker=tinker, verl=not tinker)
+    require_trinity(tinker=tinker, verl=not tinker, attention=wants_attention(loaded))
     from trinity.common.config import Config as TrinityConfig
 
     check_trinity_keys(loaded, TrinityConfig)
@@ -142,7 +156,7 @@ def open_recorder(
         metrics,
         episodes,
         progress,
-        Learning(progress, config.trainer.max_unjudged_steps),
+        Learning(progress, config.trainer.max_unjudged_steps, config.trainer.max_failed_tool_steps),
         trainer="trainer",
         keep_checkpoints=None if uses_tinker(tree) else config.trainer.keep_checkpoints,
         job_dir=job_dir,

@@ -1,4 +1,4 @@
-"""The tinker server as a child process of a run (`astune.support.child_server`); all it says goes to the log."""
+"""The tinker server as a child process of a run (`astune.support.http.child_server`); all it says goes to the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import TrainingError
-from astune.support.child_server import pipe, start_child, stop_child, told_of_end
+from astune.support.http.child_server import pipe, start_child, stop_child, told_of_end
 
 STOP_SECONDS = 10.0
 CHILD = "astune.tinker_server.child"

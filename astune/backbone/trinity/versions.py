@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 
-from astune.backbone.needed import Needed, missing, wrong_python
+from astune.backbone.foreign.packages import INSTALL_FLASH, Needed, lacking, missing, wrong_python
 from astune.errors import MissingDependency
 
 TRINITY = Needed("trinity-rft", "trinity", (0, 6), (0, 7))
@@ -19,16 +19,18 @@ TINKER = Needed("tinker", "tinker", (0, 25), (0, 26), "for trinity.model.tinker"
 VERL = Needed("verl", "verl", (0, 7, 1), (0, 9), "Trinity's trainer on GPUs")
 VLLM = Needed("vllm", "vllm", (0, 22), (0, 23, 1), "Trinity's engine on GPUs")
 
-HOW = """To install, with Python 3.10 to 3.12:
+HOW = f"""To install, with Python 3.10 to 3.12:
   pip install "astune[trinity]"
   pip install "vllm>=0.22,<=0.23.0" "numpy>=2" "transformers>=5.23,<6"
+  {INSTALL_FLASH}
 Without GPUs, and why in two calls: external/trinity/README.md"""
 
 
-def require_trinity(*, tinker: bool = False, verl: bool = False) -> None:
+def require_trinity(*, tinker: bool = False, verl: bool = False, attention: str = "") -> None:
     """Raises `MissingDependency` that names everything that is missing or of a wrong version.
 
-    `tinker`: the run uses the tinker engine and trainer. `verl`: it trains with verl on GPUs, sampling with vLLM.
+    `tinker`: the run uses the tinker engine and trainer. `verl`: it trains with verl on GPUs, sampling with vLLM, and
+    `attention` is transformers' name of that in verl's workers.
     Without `verl` a module called `vllm` must still be there, of any version: Trinity 0.6.0 imports it always.
     """
     problems = list(wrong_python("Trinity-RFT"))
@@ -36,6 +38,7 @@ def require_trinity(*, tinker: bool = False, verl: bool = False) -> None:
         problems += missing(needed)
     if not verl and importlib.util.find_spec("vllm") is None:
         problems.append("vllm is not installed, and Trinity 0.6.0 imports it whatever the engine; expected any version")
+    problems += lacking(attention) if verl else ()
     if not problems:
         problems += _broken_import()
     if problems:

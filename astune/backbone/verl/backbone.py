@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
+from astune.backbone.base import Backbone
 from astune.backbone.verl.environment import environment
 from astune.backbone.verl.trainer.settings import Settings, on_cpu, settings_of
 from astune.backbone.verl.versions import require_verl
@@ -17,12 +19,22 @@ from astune.training.start import run_training
 from astune.types import RunReport
 
 
-class VerlBackbone:
+class VerlBackbone(Backbone):
     """Gradient, optimizer, weights and sampling are verl's; everything else is as on `local`."""
 
     name: ClassVar[str] = "verl"
     honours: ClassVar[frozenset[str]] = frozenset({"astune", "verl"})
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "trinity"})
+
+    def problems(self, loaded: LoadedConfig) -> Iterator[str]:
+        try:
+            _settings(loaded)
+        except ConfigError as error:
+            yield from str(error).splitlines()
+
+    def require_packages(self, loaded: LoadedConfig) -> None:
+        settings = _settings(loaded)
+        require_verl(settings.server, settings.attention, settings.way)
 
     def run(self, loaded: LoadedConfig) -> RunReport:
         return run_training(loaded, engine_of(loaded))
@@ -31,8 +43,7 @@ class VerlBackbone:
 def engine_of(loaded: LoadedConfig) -> LoadEngine:
     """What starts the engine of a configuration. Raises ConfigError and MissingDependency for what can be found without
     verl."""
-    settings = _settings(loaded)
-    require_verl(settings.tree["actor_rollout_ref"]["rollout"]["name"])
+    VerlBackbone().require_packages(loaded)
     os.environ.update(environment(cpu=on_cpu(loaded)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # verl tells of every engine that is not installed

@@ -15,9 +15,10 @@ import ray
 from omegaconf import DictConfig
 
 from astune.backbone.ray_cluster.connect import connect
-from astune.backbone.ray_cluster.nodes import live_nodes, seen_by
+from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes
 from astune.backbone.verl.demand import CPUS_BESIDES, CPUS_OF_A_GPU, Demand
 from astune.backbone.verl.environment import environment
+from astune.backbone.verl.trainer.limits import attention_in
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 
@@ -38,7 +39,7 @@ def _not_honoured(ray_kwargs: DictConfig) -> Iterator[str]:
 
 
 def out_of_reach(config: AstuneConfig, nodes: int) -> Iterator[str]:
-    """What workers on other nodes would look for in vain."""
+    """Files that workers on other nodes would look for in vain."""
     if config.rollout.workers and nodes > 1 and config.task_reader.env_service.own_token is not None:
         yield (
             "astune.task_reader.env_service.serve: the run serves it to this machine alone, and astune.rollout.workers "
@@ -63,7 +64,8 @@ def ray_session(config: AstuneConfig, settings: DictConfig) -> Iterator[None]:
     connect(given.address, f"astune_{uuid.uuid4().hex}", variables, ADDRESS, resources)
     try:
         nodes, model = live_nodes(), settings.actor_rollout_ref.model.path
-        seen = seen_by(nodes, config, model if os.path.isdir(model) else "", Path(config.runs_dir))
+        attention = attention_in(settings)
+        seen = ask_nodes(nodes, config, model if os.path.isdir(model) else "", Path(config.runs_dir), attention)
         refuse([*demand.missing(nodes), *out_of_reach(config, len(nodes)), *seen])
         yield
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astune.config.rules import needs_policy
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 
 CPUS_OF_A_GPU = 3
@@ -104,11 +105,11 @@ def _beside(config: AstuneConfig) -> Iterator[str]:
     """The models that training workers hold beside the one that they train. The reference of an adapter is none."""
     algorithm = config.algorithm
     shared = "shared out over the training workers, in their machines' memory: 4 bytes for each of its numbers"
-    if algorithm.needs_reference and config.model.lora.rank is None:
+    if rules_of(algorithm).needs_reference and config.model.lora.rank is None:
         yield f"reference         {shared}"
     if isinstance(algorithm.teacher, str):
         yield f"teacher           {shared}"
-    if algorithm.needs_critic:
+    if rules_of(algorithm).needs_critic:
         each = "12 bytes for each of its numbers, 4 more while it learns"
         yield f"critic            as large as the model, trained beside it by the training workers: {each}"
 

@@ -21,11 +21,11 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup, Res
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerManager
 
-from astune.backbone.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE
-from astune.backbone.lora.settings import begun_adapter
+from astune.backbone.lora.settings import find_begun_adapter
+from astune.backbone.losses.teacher import TEACHER, ApiTeacher, require_same_tokens
+from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE
+from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.ray_cluster.episodes import in_actors
-from astune.backbone.server_traits import ServerTraits
-from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import told
@@ -40,13 +40,17 @@ from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.chat_models import TeacherConfig
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
+from astune.support.run_log import shown
 from astune.support.visible import tell
 from astune.training.engine import Engine
 from astune.training.rollout_setup import NoPolicy
+
+log = shown(__name__)
 
 POOL = "training"
 KEPT = {"sglang": 1}
@@ -56,18 +60,19 @@ KEPT = {"sglang": 1}
 def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     """Start Ray or join it, then the workers and servers that the configuration asks for; `config` is what `loaded` has
     of ASTune's, as it runs. They end with `Engine.close`, or where one of them does not start."""
-    begun_adapter(config.model)
+    find_begun_adapter(config.model)
     directory = resolve_base_dir(config.model.path)
     chat_format = load_chat_format(config.model, directory)
     loaded = as_it_runs(loaded, config)
     settings = composed(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
     teacher = find_teacher(config, directory)
-    if config.algorithm.needs_critic:
+    if rules_of(config.algorithm).needs_critic:
         value_architecture(AutoConfig.from_pretrained(directory))  # or an error that says that there is none
     where = Demand.of(settings).table(config)
     for line in [*where, *told(config, settings, directory)]:
         tell(line)
+        log.info("%s", line)
     with ExitStack() as stack:
         stack.enter_context(ray_session(config, settings))
         with VerlProcesses({}).failing_loudly():  # those that begin have no names yet

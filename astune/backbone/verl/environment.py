@@ -9,7 +9,7 @@ MODULES = "VERL_USE_EXTERNAL_MODULES"
 
 
 def environment(*, cpu: bool) -> dict[str, str]:
-    """What verl is to import beside itself, and on a CPU that there is nothing else."""
+    """Name what verl is to import beside itself, and on a CPU that there is nothing else."""
     more = CPU_ENVIRONMENT if cpu else {}
     modules = [name for name in (more.get(MODULES), PLUGIN) if name]
     return {**more, MODULES: ",".join(modules), "VERL_LOGGING_LEVEL": "ERROR"}

@@ -33,13 +33,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from astune.backbone.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
+from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes, read_size
 from astune.backbone.verl.demand import Demand
 from astune.config.rules import needs_policy
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.errors import ModelError
 from astune.support import machine_memory
-from astune.support.units import show_bytes
+from astune.support.machine_memory import show_bytes
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 """Of a number, by verl's names of precisions."""
@@ -229,7 +230,7 @@ def _learning(
     lora = config.model.lora
     added = 0 if lora.rank is None else adapter_numbers(size, lora.rank, lora.targets)
     trained = added or count
-    own, critic = BYTES[str(fsdp.get("model_dtype", "fp32"))], config.algorithm.needs_critic
+    own, critic = BYTES[str(fsdp.get("model_dtype", "fp32"))], rules_of(config.algorithm).needs_critic
     gradient = float(own * (count if critic else trained))
     if not fsdp.get("use_no_sync_for_gradient_accumulation", False):
         gradient /= ranks

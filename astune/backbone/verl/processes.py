@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from astune.errors import AstuneError, TrainingError, named
+from astune.errors import AstuneError, TrainingError, name_error
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class VerlProcesses:
             if isinstance(cause, AstuneError):
                 raise cause from error
             logger.error("verl failed: %s", error)
-            raise self._dead() or TrainingError(f"verl failed: {named(cause)}") from error
+            raise self._dead() or TrainingError(f"verl failed: {name_error(cause)}") from error
 
     def _dead(self) -> TrainingError | None:
         """None if all live, or if some do not say, as they wait for something else."""

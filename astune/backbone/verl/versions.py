@@ -5,7 +5,9 @@ verl's workers are called below its own trainer, where they change from release 
 
 from __future__ import annotations
 
-from astune.backbone.needed import Needed, missing, wrong_python
+import importlib.util
+
+from astune.backbone.foreign.packages import INSTALL_FLASH, Needed, lacking, missing, wrong_python
 from astune.errors import MissingDependency
 
 VERL = Needed("verl", "verl", (0, 9, 1), (0, 9, 2))
@@ -21,16 +23,22 @@ SERVERS = {
 }
 """By what `verl.actor_rollout_ref.rollout.name` calls them."""
 
-HOW = """To install, with Python 3.10 to 3.12:
+CUPY = 'pip install "verl[cupy-cu130]==0.9.1"'
+HOW = f"""To install, with Python 3.10 to 3.12:
   pip install "astune[verl]" "verl[vllm]==0.9.1"
+  {INSTALL_FLASH}
 Without GPUs, and why in two calls: external/verl/README.md"""
 
 
-def require_verl(server: str) -> None:
+def require_verl(server: str, attention: str, way: str) -> None:
     """Raises `MissingDependency` that names everything that is missing or of a wrong version. `server` is what answers
-    episodes: "vllm", "sglang", or our own sampler, which needs nothing more."""
+    episodes: "vllm", "sglang", or our own sampler, which needs nothing more; `attention` transformers' name of that in
+    training workers, `way` verl's name of how weights travel to servers on GPUs of their own."""
     problems = list(wrong_python("verl"))
     for needed in (*ALWAYS, *([SERVERS[server]] if server in SERVERS else [])):
         problems += missing(needed)
+    problems += lacking(attention)
+    if way == "nccl" and importlib.util.find_spec("cupy") is None:
+        problems.append(f"cupy is not installed, and weights travel with it (checkpoint_engine.backend: nccl); {CUPY}")
     if problems:
         raise MissingDependency("--backbone=verl cannot start:\n  - " + "\n  - ".join(problems) + f"\n{HOW}")

@@ -1,4 +1,4 @@
-"""vLLM as what answers the agents of `--backbone=local`: a server that the run starts.
+"""vLLM, which answers the agents of `--backbone=local`: a server that the run starts.
 
 Nothing here imports torch or vLLM.
 

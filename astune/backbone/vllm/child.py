@@ -1,5 +1,5 @@
 """`python -m astune.backbone.vllm.child`: runs a server, and ends all its processes when the run closes this one's
-input or has died (`astune.support.child_server`)."""
+input or has died (`astune.support.http.child_server`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 
-from astune.support.child_server import given_by_parent
+from astune.support.http.child_server import given_by_parent
 
 STOP_SECONDS = 10.0
 

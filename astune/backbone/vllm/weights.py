@@ -1,4 +1,4 @@
-"""Hand weights over to a vLLM server, and check that they arrived (`backbone/compared.py`)."""
+"""Hand weights over to a vLLM server, and check that they arrived (`backbone/policies/compared.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.compared import ComparedAnswers
+from astune.backbone.policies.compared import ComparedAnswers
 from astune.backbone.vllm.policy import ServedPolicy
 from astune.backbone.vllm.server import VllmServer
 from astune.errors import TrainingError
@@ -41,15 +41,15 @@ class ServedWeights:
         self._base, self._token, self._handed = policy.model, secrets.token_hex(3), 0
         self._figures: Mapping[str, float] = {}
         self.stale = adapter or server.outlives
-        """Whether the trainer has other weights than the server. To begin with one that the run started has those of
-        the file too; one that was there before may have those of another run."""
+        """True if the trainer has other weights than the server. A server that the run started begins with those of the
+        file too; one that was there before may have those of another run."""
         self._checked = False
 
     def rows(self, version: int) -> list[Sample]:
-        """What `publish` wants the trainer's log-probabilities of; none where the server has the weights already, as
-        was checked."""
+        """Draw the rows for which `publish` needs the trainer's log-probabilities; none where the server has the
+        weights already, as was checked."""
         known = self._checked and not self.stale and not self._asleep
-        return [] if known else self._compared.drawn(version)
+        return [] if known else self._compared.draw(version)
 
     def make_room(self) -> None:
         """Let the server free the GPU that the trainer needs."""
@@ -74,7 +74,8 @@ class ServedWeights:
             self._hand_over()
         self._server.forget()
         handed = time.perf_counter()
-        apart = self._compared.check("the vLLM server", version, self._scores(rows), expected)
+        scores = [score for row in rows for score in self._score(row)]
+        apart = self._compared.check("the vLLM server", version, scores, expected)
         self.stale, self._checked = False, True
         self._figures = {
             "servers/logprob_difference": apart,
@@ -110,11 +111,9 @@ class ServedWeights:
         self._policy.model = self._base
         self._server.close()
 
-    def _scores(self, rows: Sequence[Sample]) -> list[float]:
-        """The log-probability of each token of the rows but the first of each."""
-        return [score for row in rows for score in self._score(list(row.timeline.token_ids))]
-
-    def _score(self, ids: list[int]) -> list[float]:
+    def _score(self, row: Sample) -> list[float]:
+        """The log-probability of each token of a row but the first."""
+        ids = list(row.timeline.token_ids)
         parameters: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         told = self._server.post(
             "/inference/v1/generate", {"model": self._policy.model, "token_ids": ids, "sampling_params": parameters}

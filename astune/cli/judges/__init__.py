@@ -1,1 +1,1 @@
-"""Commands about rewards: what judges say of labelled answers, of recorded episodes, and rubrics that are learned."""
+"""Commands about judges: `astune judge-report`, and `astune rubrics`, which learns rubrics."""

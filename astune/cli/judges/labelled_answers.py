@@ -14,12 +14,12 @@ from typing import Any
 
 from astune.config.tasks import FieldsConfig
 from astune.errors import TaskError, nearest
-from astune.judging.figures import Label
-from astune.judging.labels import check_one_scale
+from astune.judging.figures import Label, check_one_scale
+from astune.support.file_kinds import instead, kind_of
 from astune.support.user_values import text_of
 from astune.task_reader.jsonl import read_jsonl
 from astune.task_reader.rows import RowMapping
-from astune.types import Episode, StopReason, Task, WorkflowOutput
+from astune.types import Episode, StopReason, WorkflowOutput
 
 LABEL_FIELDS = ("label", "is_correct")
 
@@ -48,11 +48,15 @@ def read_labelled_answers(
     mapping = RowMapping(fields)
     for place, row in read_jsonl(path):
         label_key = label_field or _label_field(row, place)
+        kind = kind_of(row)
+        if kind is not None and not {label_key, response_field} <= row.keys():
+            raise TaskError(f"{place}: {instead(kind, f'answers with {response_field!r} and {label_key!r}')}")
         given.append((place, _label(row, label_key, place)))
-        response = _value(row, response_field, place, "the answer to judge", "--response-field")
+        response = _read_value(row, response_field, place, "the answer to judge", "--response-field")
         rest = {name: value for name, value in row.items() if name not in (response_field, label_key)}
         task = mapping.record(rest, place).task
-        episodes.append(_episode(f"{path.name}-{len(episodes) + 1}", task, response))
+        output = WorkflowOutput(answer=response)
+        episodes.append(Episode(f"{path.name}-{len(episodes) + 1}", task, (), (), StopReason.COMPLETED, output=output))
     if not episodes:
         raise TaskError(f"{path}: no examples, the file is empty")
     check_one_scale(given)
@@ -79,10 +83,6 @@ def response_text(episode: Episode) -> str:
     return "" if episode.output is None else text_of(episode.output.answer)
 
 
-def _episode(episode_id: str, task: Task, response: Any) -> Episode:
-    return Episode(episode_id, task, (), (), StopReason.COMPLETED, output=WorkflowOutput(answer=response))
-
-
 def _label_field(row: Mapping[str, Any], place: str) -> str:
     """The first of `LABEL_FIELDS` that the line has. Raises TaskError if it has more than one, and they differ."""
     found = [name for name in LABEL_FIELDS if name in row]
@@ -93,13 +93,13 @@ def _label_field(row: Mapping[str, Any], place: str) -> str:
 
 
 def _label(row: Mapping[str, Any], key: str, place: str) -> bool | int | float:
-    value = _value(row, key, place, "the label", "--label-field")
+    value = _read_value(row, key, place, "the label", "--label-field")
     if not isinstance(value, bool | int | float) or not math.isfinite(value):
         raise TaskError(f"{place}: {key!r} must be true, false or a number, found {value!r:.60}")
     return value
 
 
-def _value(row: Mapping[str, Any], key: str, place: str, what: str, option: str) -> Any:
+def _read_value(row: Mapping[str, Any], key: str, place: str, what: str, option: str) -> Any:
     if row.get(key) is None:
         found = "is null" if key in row else f"is missing; the line has {', '.join(map(repr, row)) or 'no keys'}"
         raise TaskError(f"{place}: {key!r}, {what}, {found}.{nearest(key, row)} {option} names another key")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from astune.cli.exit_codes import INTERRUPTED, LEARNED_NOTHING
+from astune.cli.endings import INTERRUPTED, LEARNED_NOTHING
 from astune.config.load import load_config
 from astune.rubrics.edits import edits_of
 from astune.rubrics.from_config import GO_ON, check_rubric, learn_rubric
@@ -53,8 +53,8 @@ def show(file: Path) -> int:
 
 
 def check(file: Path, conf: Path | None, examples: Path | None, overrides: Sequence[str]) -> int:
-    """Whether a rubric is valid, what was edited, and with a configuration how it judges labelled examples; 1 if it
-    could judge none of them."""
+    """Check a rubric and list what was edited; with a configuration, judge labelled examples by it. 1 if it could judge
+    none of them."""
     rubric = load_rubric(file)
     console = Console()
     console.print(f"{file}: valid, {len(rubric.criteria)} criteria, digest {rubric.digest}")
@@ -109,7 +109,7 @@ class _Stages:
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task)
 
-    def failed(self, why: str) -> None:
+    def report_failure(self, why: str) -> None:
         self._failures.append(why)
 
     def close(self) -> None:

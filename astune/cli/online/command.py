@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from functools import partial
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from astune.cli.exit_codes import DONE
+from astune.cli.endings import DONE
 from astune.cli.online import held, stored, train
+from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import MissingDependency
+from astune.support.run_log import open_log, shown
 from astune.support.visible import log_as_server, tell
 
-BOTH = "both"
-"""What `astune online` does without a word."""
-_OTHERS = (train, stored, held)
-ACTIONS = (BOTH, "serve", *(action for module in _OTHERS for action in module.ACTIONS))
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+log = shown(__name__)
+
 EXAMPLES = """\
   {program} online --conf service.yaml                    serve and train; Ctrl-C stops both
   {program} online serve --conf service.yaml astune.online.serve.port=0
@@ -30,41 +33,45 @@ EXAMPLES = """\
   curl localhost:8010/feedback -d '{{"msg_ids": ["chatcmpl-..."], "thumb": "up"}}'"""
 
 
-def add_online(command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    both = actions.add_parser(BOTH, help="serve and train (the default: the word may be left out)")
+def add_online(commands: Commands) -> None:
+    command = commands.add_parser(
+        "online", help="serve a deployed agent, and train from what its users say", examples=EXAMPLES
+    )
+    command.set_defaults(execute=_execute)
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", default="both")
+    both = actions.add_parser("both", help="serve and train (the default: the word may be left out)")
     serve = actions.add_parser("serve", help="answer as the newest version, write everything down, take feedback")
     for each in (both, serve):
-        each.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the service's configuration")
-        each.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
-    for module in _OTHERS:
-        module.add_parser(actions)
+        add_conf(each, "the service's configuration")
+        add_overrides(each)
+    for module in (train, stored, held):
+        module.add_actions(actions)
 
 
-def chosen(known: argparse.Namespace) -> Callable[[], int]:
-    """The command that was asked for."""
-    for module in _OTHERS:
-        if known.action in module.ACTIONS:
-            command: Callable[[], int] = module.chosen(known)
-            return command
-    return partial(serve if known.action == "serve" else both, known.conf, known.overrides)
+def _execute(known: argparse.Namespace) -> int:
+    command = serve if known.action == "serve" else both
+    return command(known.conf, known.overrides, known.log_level)
 
 
-def serve(conf: Path, overrides: list[str]) -> int:
+def serve(conf: Path, overrides: list[str], log_level: int | None) -> int:
     """Serves until SIGTERM or Ctrl-C."""
     try:
         from astune.config.load import load_config
-        from astune.online.service.models import served_model
+        from astune.online.place import online_folder
+        from astune.online.service.models import load_served_model
         from astune.online.service.serving import banner
         from astune.online.service.serving import serve as serve_online
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the service needs {error.name!r}: pip install 'astune[local,online]'") from error
     config = load_config(conf, overrides, for_run=False).config
-    log_as_server()
-    model = served_model(config)
+    log_as_server(log_level)
+    open_log(online_folder(config), as_json=config.astune.monitor.log_json, role="serve")
+    model = load_served_model(config)
 
     def ready(url: str) -> None:
-        tell("\n".join(banner(config, model, url)), flush=True)
+        lines = "\n".join(banner(config, model, url))
+        tell(lines, flush=True)
+        log.info("%s", lines)
 
     try:
         serve_online(config, model, ready)
@@ -73,14 +80,17 @@ def serve(conf: Path, overrides: list[str]) -> int:
     return DONE
 
 
-def both(conf: Path, overrides: list[str]) -> int:
+def both(conf: Path, overrides: list[str], log_level: int | None) -> int:
     """Serve and train, each in a process of its own. Raises ConfigError, before any starts, for what one refuses."""
     from astune.config.load import load_config
+    from astune.online.place import online_folder
     from astune.online.roles import run_roles
-    from astune.online.service.doors import read_tokens
+    from astune.online.service.access import read_tokens
     from astune.online.training.check import check_online
 
     loaded = load_config(conf, overrides, for_run=False)
     check_online(loaded)
     read_tokens(loaded.config.astune.online.serve)
-    return run_roles([["online", role, "--conf", str(conf), *overrides] for role in ("serve", "train")])
+    open_log(online_folder(loaded.config), as_json=loaded.config.astune.monitor.log_json)
+    level = [] if log_level is None else ["--log-level", logging.getLevelName(log_level)]
+    return run_roles([["online", role, "--conf", str(conf), *overrides, *level] for role in ("serve", "train")])

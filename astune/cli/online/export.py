@@ -51,7 +51,7 @@ def new_file(path: Path) -> Iterator[Write]:
         with writing(path):
             new.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)
-        with _lines(new) if path.suffix == ".jsonl" else _table(new) as write:
+        with _write_lines(new) if path.suffix == ".jsonl" else _table(new) as write:
             yield write
     except BaseException:
         new.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def new_file(path: Path) -> Iterator[Write]:
 
 
 @contextmanager
-def _lines(path: Path) -> Iterator[Write]:
+def _write_lines(path: Path) -> Iterator[Write]:
     with LineFile(path) as file:
         yield file.append
         file.sync()

@@ -5,29 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from astune.cli.online.stored import config_of, feedback_rules, opened
+from astune.cli.online.stored import config_of, feedback_rules, open_store
 from astune.errors import ConfigError
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from astune.store.feedback.rows import Row
+    from astune.cli.suggesting_parser import Commands
+    from astune.online.store.feedback.rows import FeedbackRow
 
-ACTIONS = ("held",)
 WORDS = ("accept", "refuse")
 
 
-def add_parser(subparsers: Any) -> None:
+def add_actions(actions: Commands) -> None:
     """The word `held` of `astune online`."""
-    held = subparsers.add_parser("held", help="feedback that is held for a look: list, accept, refuse")
+    held = actions.add_parser("held", help="feedback that is held for a look: list, accept, refuse")
+    held.set_defaults(execute=_review_held)
     held.add_argument(
         "words",
         nargs="*",
@@ -40,27 +40,22 @@ def add_parser(subparsers: Any) -> None:
     held.add_argument("--store", metavar="URL", help="the database itself: sqlite:///FILE or postgresql://...")
 
 
-def chosen(known: argparse.Namespace) -> Callable[[], int]:
-    """The command that was asked for."""
-    return partial(_held, known)
-
-
-def _held(known: argparse.Namespace) -> int:
-    """Raises StoreError for what is not held."""
+def _review_held(known: argparse.Namespace) -> int:
+    """List held feedback, accept it or refuse it. Raises StoreError for feedback that is not held."""
     known.overrides = [word for word in known.words if "=" in word]
     words = [word for word in known.words if "=" not in word]
-    action, numbers = _asked(words, known.author)
-    with closing(opened(known)) as database:
-        from astune.store.feedback import held
+    action, numbers = _read_words(words, known.author)
+    with closing(open_store(known)) as database:
+        from astune.online.store.feedback import held
 
         if action is None:
             with database.reading() as connection:
-                rows = [row for row in held.held(connection) if known.author in (None, row.author)]
+                rows = [row for row in held.load_held(connection) if known.author in (None, row.author)]
         else:
             rules = feedback_rules(config_of(known))
 
-            def decide(connection: sa.Connection) -> list[Row]:
-                rows = held.chosen(connection, numbers, known.author)
+            def decide(connection: sa.Connection) -> list[FeedbackRow]:
+                rows = held.choose_held(connection, numbers, known.author)
                 if action == "accept":
                     return held.accept(connection, rows, rules, time.time())
                 return held.refuse(connection, rows, time.time())
@@ -70,12 +65,12 @@ def _held(known: argparse.Namespace) -> int:
         for row in rows:
             tell(json.dumps(asdict(row), ensure_ascii=True))
     else:
-        _show(rows, "no feedback is held")
+        _show_held(rows, "no feedback is held")
     return 0
 
 
-def _asked(words: Sequence[str], author: str | None) -> tuple[str | None, set[int]]:
-    """What to do, and with which numbers."""
+def _read_words(words: Sequence[str], author: str | None) -> tuple[str | None, set[int]]:
+    """Read the action and the numbers that it is for."""
     if not words:
         return None, set()
     action, *numbers = words
@@ -89,7 +84,7 @@ def _asked(words: Sequence[str], author: str | None) -> tuple[str | None, set[in
     return action, {int(number) for number in numbers}
 
 
-def _show(rows: Sequence[Row], none: str) -> None:
+def _show_held(rows: Sequence[FeedbackRow], none: str) -> None:
     if not rows:
         tell(none)
     for row in rows:

@@ -7,38 +7,42 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from astune.errors import ConfigError, MissingDependency
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
     from astune.config.online import FeedbackConfig
     from astune.config.schema import Config
     from astune.store.database import Database
 
-ACTIONS = ("trace", "export", "delete")
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0}
 
 
-def add_parser(subparsers: Any) -> None:
+def add_actions(actions: Commands) -> None:
     """The words `trace`, `export` and `delete` of `astune online`."""
-    trace = subparsers.add_parser("trace", help="what became of an answer, or which answers made a version")
+    trace = actions.add_parser("trace", help="what became of an answer, or which answers made a version")
+    trace.set_defaults(execute=_trace)
     trace.add_argument("id", metavar="MSG_ID|vN", help="an answer as its reply calls it, or a version as v7")
     trace.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    delete = subparsers.add_parser("delete", help="delete what a person said, from every table")
+    delete = actions.add_parser("delete", help="delete what a person said, from every table")
+    delete.set_defaults(execute=_delete)
     whose = delete.add_mutually_exclusive_group(required=True)
     whose.add_argument("--user", metavar="NAME", help="their conversations, and what they said of others'")
-    whose.add_argument("--conversation", metavar="ID", help="one conversation")
+    whose.add_argument("--conversation", metavar="ID", action="append", help="a conversation; may be given again")
     whose.add_argument("--older-than", metavar="30d", help="what nobody went on with for so long: days, h or m")
+    delete.add_argument(
+        "--with-rated", action="store_true", help="with --user: conversations that name nobody and that they rated, too"
+    )
     delete.add_argument("--json", action="store_true", help="the counts as one JSON object")
-    export = subparsers.add_parser("export", help="write what was said and rated into a file")
+    export = actions.add_parser("export", help="write what was said and rated into a file")
+    export.set_defaults(execute=_export)
     export.add_argument(
         "--out",
         type=Path,
@@ -71,13 +75,8 @@ def add_store(command: argparse.ArgumentParser) -> None:
     command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="over the configuration")
 
 
-def chosen(known: argparse.Namespace) -> Callable[[], int]:
-    """The command that was asked for."""
-    return partial({"trace": _trace, "delete": _delete, "export": _export}[known.action], known)
-
-
-def opened(known: argparse.Namespace) -> Database:
-    """The store that the options name. Raises StoreError where there is none."""
+def open_store(known: argparse.Namespace) -> Database:
+    """Open the store that the options name. Raises StoreError where there is none."""
     if (known.conf is None) == (known.store is None):
         raise ConfigError(
             "say which store: give --conf, the service's configuration, or --store, the database's address"
@@ -105,7 +104,7 @@ def config_of(known: argparse.Namespace) -> Config | None:
 
 
 def feedback_rules(config: Config | None) -> FeedbackConfig:
-    """Those of the service; the default ones where only its database is known."""
+    """The rules of the service for feedback; the default rules where only its database is known."""
     from astune.config.online import FeedbackConfig
 
     return FeedbackConfig() if config is None else config.astune.online.feedback
@@ -113,9 +112,9 @@ def feedback_rules(config: Config | None) -> FeedbackConfig:
 
 def _trace(known: argparse.Namespace) -> int:
     """Raises StoreError for an id that is not there."""
-    with closing(opened(known)) as database:
+    with closing(open_store(known)) as database:
         from astune.cli.online.trace import show
-        from astune.store.trace import trace
+        from astune.online.store.trace import trace
 
         with database.reading() as connection:
             found = trace(connection, known.id)
@@ -129,10 +128,15 @@ def _trace(known: argparse.Namespace) -> int:
 def _delete(known: argparse.Namespace) -> int:
     now = time.time()
     age = None if known.older_than is None else _seconds(known.older_than)
-    with closing(opened(known)) as database:
-        from astune.store.retention import Whose, delete
+    if known.with_rated and known.user is None:
+        raise ConfigError("--with-rated goes with --user: it means the conversations that this user rated")
+    with closing(open_store(known)) as database:
+        from astune.online.store.retention import DeletionScope, delete
 
-        whose = Whose(known.user, known.conversation, None if age is None else now - age)
+        if age is not None and not known.json:
+            since = datetime.fromtimestamp(now - age, timezone.utc)
+            tell(f"by this machine's clock that is what nobody went on with since {since:%Y-%m-%d %H:%M} UTC")
+        whose = DeletionScope(known.user, known.conversation, None if age is None else now - age, known.with_rated)
         done = delete(database, whose, role="command", now=now)
     if known.json:
         tell(json.dumps(asdict(done), indent=1))
@@ -147,6 +151,15 @@ def _delete(known: argparse.Namespace) -> int:
         tell(
             f"versions that were trained from it: {saw}; made from those: {heirs[2:] or 'none'}. They are as they were"
         )
+    if done.kept:
+        tell(
+            f"kept: {len(done.kept)} conversations that name no user. {done.kept_feedback} of the deleted feedback "
+            "were on them, so they may be this user's; from now on nothing says so. To delete them too:\n"
+            f"astune online delete {' '.join(f'--conversation {each}' for each in done.kept)}"
+            + (f" --conf {known.conf}" if known.conf else " --store ...")
+        )
+    if done.copies:
+        tell(f"as it was before an upgrade the store stands in {', '.join(done.copies)}: delete that, too")
     return 0
 
 
@@ -156,10 +169,9 @@ def _export(known: argparse.Namespace) -> int:
     number = None if known.version is None else re.fullmatch(r"v?(\d{1,9})", known.version)
     if known.version is not None and number is None:
         raise ConfigError(f"--version {known.version!r}: expected a version as v7")
-    with closing(opened(known)) as database:
+    with closing(open_store(known)) as database:
         from astune.cli.online.export import as_run, new_file
-        from astune.online.export import rows_of
-        from astune.store.export import ExportFilter
+        from astune.online.export import ExportFilter, rows_of
 
         config = config_of(known)
         rules = feedback_rules(config)
@@ -197,7 +209,7 @@ def _moment(text: str, now: float) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Of a duration as `30d`.
+    """Read a duration such as `30d` as seconds.
 
     >>> _seconds("36h") == _seconds("1.5d")
     True

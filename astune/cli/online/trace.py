@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from astune.store.trace import AnswerTrace, TracedEpisode, TracedFeedback, TracedSample, VersionTrace
+from astune.online.store.trace import AnswerTrace, TracedEpisode, TracedFeedback, TracedSample, VersionTrace
 from astune.support.terminal import Console, Text
 
 MOST_SHOWN = 40
@@ -24,9 +24,10 @@ def show(found: AnswerTrace | VersionTrace) -> None:
 
 
 def answer_lines(found: AnswerTrace) -> Iterable[str | Table]:
-    """What was asked and said, by which version, what users say of it, and what was learned from it."""
+    """Lines about an answer: the request, the version that answered, what users say of it, and what was learned from
+    it."""
     yield f"answer        {found.msg_id}, by v{found.version} as {found.model!r}, {_time(found.answered)}"
-    yield f"conversation  {found.conversation_id}, number {found.number}" + _named(
+    yield f"conversation  {found.conversation_id}, number {found.number}" + _list_names(
         user=found.user, client=found.client, agent=found.agent, task=found.task_id, run=found.run_id
     )
     if found.exchange != found.msg_id:
@@ -52,7 +53,7 @@ def answer_lines(found: AnswerTrace) -> Iterable[str | Table]:
 
 
 def version_lines(found: VersionTrace) -> Iterable[str | Table]:
-    """What a version was made from, by which commit, and what it answered."""
+    """Lines about a version: the data and the commit that made it, and its answers."""
     parents = " <- ".join(f"v{parent}" for parent in found.parents) or "none"
     children = ", ".join(f"v{child}" for child in found.children) or "none"
     yield f"version     v{found.version}, {_time(found.made)}"
@@ -78,17 +79,14 @@ def version_lines(found: VersionTrace) -> Iterable[str | Table]:
 
 def _feedback(opinion: TracedFeedback) -> str:
     value = "" if opinion.value is None else f" {opinion.value:g}"
-    said = "".join(f", {what}: {_short(text)}" for what, text in _texts(opinion) if text)
+    texts = (("comment", opinion.comment), ("correction", opinion.correction))
+    said = "".join(f", {what}: {_short(text)}" for what, text in texts if text)
     reason = f" ({opinion.reason})" if opinion.reason else ""
     name = "" if opinion.name == "reward" else f" {opinion.name}"
     who = opinion.author or "nobody named"
     return (
         f"feedback      {opinion.kind}{name}{value} by {who}, {_time(opinion.received)}: {opinion.state}{reason}{said}"
     )
-
-
-def _texts(opinion: TracedFeedback) -> Sequence[tuple[str, str | None]]:
-    return (("comment", opinion.comment), ("correction", opinion.correction))
 
 
 def _episode(episode: TracedEpisode) -> Iterable[str | Table]:
@@ -121,7 +119,7 @@ def _samples(samples: Sequence[TracedSample], rewards: Any) -> Table:
     return table
 
 
-def _named(**names: str | None) -> str:
+def _list_names(**names: str | None) -> str:
     return "".join(f", {what} {name}" for what, name in names.items() if name)
 
 

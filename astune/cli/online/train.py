@@ -5,45 +5,44 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from astune.cli.exit_codes import DONE
-from astune.cli.online.stored import add_store, opened
+from astune.cli.endings import DONE
+from astune.cli.online.stored import add_store, open_store
+from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.concurrency import run_and_leave
+from astune.support.run_log import open_log, shown
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
     from astune.config.load import LoadedConfig
+    from astune.online.store.commits import CommitRow
     from astune.online.training.status import ServiceStatus
-    from astune.store.commits import CommitRow
     from astune.training.engine import LoadEngine
 
-ACTIONS = ("train", "commit", "status")
+committed = shown(__name__)
 
 
-def add_parser(subparsers: Any) -> None:
+def add_actions(actions: Commands) -> None:
     """The words `train`, `commit` and `status` of `astune online`."""
-    train = subparsers.add_parser("train", help="make versions from what users say, until it is stopped")
-    train.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the service's configuration")
+    train = actions.add_parser("train", help="make versions from what users say, until it is stopped")
+    train.set_defaults(execute=_train)
+    add_conf(train, "the service's configuration")
     train.add_argument("--backbone", help="local or trinity; sets astune.backbone")
-    train.add_argument("overrides", nargs="*", metavar="key=value", help="replaces a value")
-    commit = subparsers.add_parser("commit", help="ask the trainer for a version from what was rated so far")
+    add_overrides(train)
+    commit = actions.add_parser("commit", help="ask the trainer for a version from what was rated so far")
+    commit.set_defaults(execute=_commit)
     commit.add_argument("--task", metavar="ID", help="only answers of this task")
     commit.add_argument("--run", metavar="ID", help="only answers of this run of it")
-    status = subparsers.add_parser("status", help="versions, commits, what is rated and waits, who trains")
+    status = actions.add_parser("status", help="versions, commits, what is rated and waits, who trains")
+    status.set_defaults(execute=_status)
     for command in (commit, status):
         command.add_argument("--json", action="store_true", help="as one JSON object")
         add_store(command)
-
-
-def chosen(known: argparse.Namespace) -> Callable[[], int]:
-    """The command that was asked for."""
-    return partial({"train": _train, "commit": _commit, "status": _status}[known.action], known)
 
 
 def _train(known: argparse.Namespace) -> int:
@@ -58,25 +57,27 @@ def _train(known: argparse.Namespace) -> int:
     from astune.store import open_database
 
     folder = online_folder(loaded.config)
+    open_log(folder, as_json=loaded.config.astune.monitor.log_json, role="train")
     with closing(open_database(store_url(loaded.config))) as database, ExitStack() as stack:
         trainer = Trainer(loaded.config, _load_engine(loaded, folder, stack), database, folder)
         log = CommitLog(folder, database, tensorboard=loaded.config.astune.monitor.tensorboard)
 
-        def told(_: CommitRow) -> None:
+        def tell_commit(_: CommitRow) -> None:
             for row in log.catch_up():
                 tell(line_of(row), flush=True)
+                committed.info("%s", line_of(row))
 
         tell(f"training the versions of {folder}\n{header()}", flush=True)
         with closing(log):
             try:
-                run_and_leave(trainer.run(told))
+                run_and_leave(trainer.run(tell_commit))
             except KeyboardInterrupt:
                 tell("stopped; what was rated waits in the store")
     return DONE
 
 
 def _load_engine(loaded: LoadedConfig, folder: Path, stack: ExitStack) -> LoadEngine:
-    """Who trains; what it starts ends with `stack`."""
+    """The engine that trains. Processes that it starts end with `stack`."""
     if loaded.config.astune.rollout.engine == "vllm":
         raise ConfigError(
             "astune.rollout.engine: got 'vllm', but `astune online` answers with ASTune's own sampler; take the key out"
@@ -91,9 +92,9 @@ def _load_engine(loaded: LoadedConfig, folder: Path, stack: ExitStack) -> LoadEn
 
 
 def _commit(known: argparse.Namespace) -> int:
-    with closing(opened(known)) as database:
-        from astune.store import audit, commits
-        from astune.store.commits import Wanted
+    with closing(open_store(known)) as database:
+        from astune.online.store import audit, commits
+        from astune.online.store.commits import Wanted
 
         now = time.time()
         with database.writing() as connection:
@@ -104,27 +105,37 @@ def _commit(known: argparse.Namespace) -> int:
 
 
 def _status(known: argparse.Namespace) -> int:
-    with closing(opened(known)) as database:
+    with closing(open_store(known)) as database:
         from astune.online.training.status import status_of
 
         found = status_of(database, time.time())
-    tell(json.dumps(found.to_json(), indent=1) if known.json else "\n".join(_lines(found)))
+    tell(json.dumps(found.to_json(), indent=1) if known.json else "\n".join(_status_lines(found)))
     return DONE
 
 
-def _lines(found: ServiceStatus) -> list[str]:
+def _status_lines(found: ServiceStatus) -> list[str]:
     from astune.online.training.log import header, line_of
 
     newest = found.versions[-1] if found.versions else None
     made = "as configured" if newest is None else f"made {_ago(found.now - newest.made)}, {len(found.versions)} in all"
     lines = [f"version   v{0 if newest is None else newest.number}, {made}"]
+    if found.not_served is not None:
+        lines.append(f"          it is not served, {found.not_served}")
     lines.append(f"trainer   {found.trainer or 'none is at work'}")
     rated = ", ".join(f"{count} {state}" for state, count in found.feedback.items()) or "none"
     lines.append(f"feedback  {rated}")
     if found.feedback.get("held"):
         lines.append("          held for a look: astune online held")
-    lines.append(f"rated     {found.rated} episodes wait for a commit")
+    lines.append(f"rated     {found.rated} episodes wait for a commit{_fruitless(found)}")
     return [*lines, "", header(), *map(line_of, found.commits)] if found.commits else [*lines, "commits   none yet"]
+
+
+def _fruitless(found: ServiceStatus) -> str:
+    """Why no commit is made of what waits, where the last one found nothing to learn."""
+    last = found.commits[-1] if found.commits else None
+    if not found.rated or last is None or last.state != "empty":
+        return ""
+    return f"; commit {last.number} made no version of what was there: {(last.figures or {}).get('why')}"
 
 
 def _ago(seconds: float) -> str:

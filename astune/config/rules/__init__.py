@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.algorithm import PLAYING
 from astune.config.rules.advantage import advantage_contradictions, unused_advantage_keys
 from astune.config.rules.algorithm import algorithm_contradictions
+from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.engine import engine_contradictions
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
-from astune.config.rules.method import method_contradictions
+from astune.config.rules.method import rules_of
 from astune.config.rules.synchronizer import synchronizer_contradictions
-from astune.config.schema import AstuneConfig, Config, LoraConfig
+from astune.config.schema import AstuneConfig, Config, LoraConfig, ModelConfig
 from astune.config.task_sources import sources_of
 from astune.config.tasks import CSV_SUFFIXES, CsvConfig
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
@@ -24,21 +24,28 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
     astune = config.astune
     yield from judge_contradictions(config)
-    yield from method_contradictions(astune)
+    yield from unread_run_keys(astune)
+    if not needs_policy(astune):  # the others look at their tasks
+        yield from unread_keys(astune)
+    yield from rules_of(astune.algorithm).problems(astune)
     yield from algorithm_contradictions(astune.algorithm)
     yield from unused_advantage_keys(astune.algorithm)
-    if astune.backbone != "trinity":  # which refuses each of these keys, and says why
+    if astune.traits.own_loop:
         yield from _adapters(astune.model.lora)
-    if astune.backbone not in ("debug", "trinity"):
+    if astune.traits.trains:
+        yield from _attention(astune.model)
+    if astune.traits.trains and astune.traits.own_loop:
         yield from synchronizer_contradictions(astune)
     yield from engine_contradictions(astune, plays=needs_policy(astune))
-    if astune.backbone != "debug":
+    if astune.traits.trains:
         yield from _training(astune)
     if plays_episodes(astune):
         yield from _rollouts(astune)
     elif evaluates_tasks(astune):
         yield from _tasks(astune)
         yield from _room(astune)
+    elif astune.traits.own_loop:  # another lists what has no effect when the run starts
+        yield from unread_evaluation_keys(astune)
 
 
 def contradictions_without_a_run(config: Config) -> Iterator[tuple[str, str]]:
@@ -73,11 +80,22 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
         )
 
 
+def _attention(model: ModelConfig) -> Iterator[tuple[str, str]]:
+    """What a machine lacks of flash-attn is found on that machine."""
+    for key, value in (("device", "cpu"), ("dtype", "float32")):
+        if model.attention == "flash_attention_2" and getattr(model, key) == value:
+            yield (
+                "astune.model.attention",
+                f"got 'flash_attention_2', whose kernels are for CUDA in half precision, but astune.model.{key} is "
+                f"{value!r}; expected 'auto', 'sdpa' or 'eager'",
+            )
+
+
 def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     yield from _workflow(astune)
     yield from _tasks(astune)
     yield from evaluation_contradictions(astune)
-    if astune.backbone != "debug":
+    if astune.traits.trains:
         yield from _sampling(astune)
     yield from _room(astune)
 
@@ -93,15 +111,13 @@ def _room(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 def plays_episodes(astune: AstuneConfig) -> bool:
     """True if there are rollouts; else examples are learned, and no workflow, tasks or judge are needed."""
-    return astune.algorithm.method in PLAYING or astune.backbone == "debug"
+    return rules_of(astune.algorithm).plays or not astune.traits.trains
 
 
 def evaluates_tasks(astune: AstuneConfig) -> bool:
     """True if a method that learns from examples is evaluated on held-out tasks: where a workflow and such tasks are
     configured."""
-    sources = sources_of(astune.task_reader)
-    fraction, sets = astune.task_reader.validation_fraction, astune.evaluation.sets
-    held_out = sources is None or sources.has_held_out or fraction is not None or bool(sets)
+    held_out = has_held_out(astune) or bool(astune.evaluation.sets)
     return astune.rollout.agentscope_learn_protocol is not None and held_out
 
 
@@ -130,14 +146,15 @@ def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    if astune.backbone == "debug" and (astune.debug.model or "").startswith("replay:"):
+    debugs = not astune.traits.trains
+    if debugs and (astune.debug.model or "").startswith("replay:"):
         return  # the recording has the task
     yield from task_contradictions(astune)
     reader = astune.task_reader
     sources = sources_of(reader)
     if sources is None:
         return
-    debugs_held_out = astune.backbone == "debug" and astune.debug.split == "validation"
+    debugs_held_out = debugs and astune.debug.split == "validation"
     if not sources.has_training and not debugs_held_out:
         yield f"astune.task_reader.{sources.training}", f"not set; task_reader.type is {reader.type!r}"
     if sources.has_held_out or reader.validation_fraction is not None:
@@ -151,6 +168,7 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     """Those of the task reader alone."""
+    yield from unread_keys(astune)
     reader, service = astune.task_reader, astune.task_reader.env_service
     sources = sources_of(reader)
     if reader.validation_fraction is not None and sources is not None and sources.has_held_out:
@@ -158,12 +176,18 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.task_reader.validation_fraction",
             f"the held-out tasks come from astune.task_reader.{sources.held_out}; take one of the two out",
         )
+    if reader.validation_fraction is None and reader.split_seed:
+        yield (
+            "astune.task_reader.split_seed",
+            "draws what astune.task_reader.validation_fraction holds out, which is not set; set it, or take this out",
+        )
     if reader.type == "huggingface" and reader.huggingface.streaming and reader.max_training_tasks is None:
         yield (
             "astune.task_reader.max_training_tasks",
             "not set; a stream (astune.task_reader.huggingface.streaming) has no end that is known, so say how many",
         )
-    files = (reader.jsonl.training.file_path, reader.jsonl.validation.file_path, reader.huggingface.dataset_path)
+    files = [reader.jsonl.training.file_path, reader.jsonl.validation.file_path, reader.huggingface.dataset_path]
+    files += [each.file_path for each in astune.evaluation.sets.values()]
     if not any(file and file.endswith(CSV_SUFFIXES) for file in files):
         for name, value in reader.csv:
             if value != getattr(CsvConfig(), name):
@@ -199,7 +223,7 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
                 f"{value:g} makes all attempts at a task equal, so there is nothing to learn from; expected {expected} "
                 "(for greedy evaluation: astune.evaluation.decoding: [greedy])",
             )
-    if astune.algorithm.method == "rl" or astune.backbone == "debug":
+    if "advantage" in rules_of(astune.algorithm).keys or not astune.traits.trains:
         yield from advantage_contradictions(astune)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from astune.config.algorithm import AlgorithmConfig
+from astune.config.rules.method import MethodRules, rules_of
 
 UNSET = AlgorithmConfig()
 """A key that is away from its default was asked for."""
@@ -25,10 +26,11 @@ WHY = {"importance": ", as the others weigh each token by its ratio already"}
 
 def algorithm_contradictions(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it."""
-    if algorithm.method in ("rl", "distill"):
+    method = rules_of(algorithm)
+    if method.loss != "likelihood":
         yield from _loss(algorithm)
-    yield from _divergence(algorithm)
-    if algorithm.entropy_bonus and algorithm.method != "rl":
+    yield from _divergence(algorithm, method)
+    if algorithm.entropy_bonus and "entropy_bonus" not in method.keys:
         yield _for_rewards_only("entropy_bonus", algorithm)
 
 
@@ -52,7 +54,7 @@ def _loss(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _divergence(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
+def _divergence(algorithm: AlgorithmConfig, method: MethodRules) -> Iterator[tuple[str, str]]:
     if algorithm.kl_beta == 0:
         for name in ("kl_estimator", "kl_in"):
             if _is_set(algorithm, name):
@@ -60,7 +62,7 @@ def _divergence(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
                     f"astune.algorithm.{name}",
                     f"astune.algorithm.kl_beta is 0, so that no divergence counts; {_away(name)}, or set kl_beta",
                 )
-    elif algorithm.method != "rl":
+    elif "kl_beta" not in method.keys:
         yield _for_rewards_only("kl_beta", algorithm)
     elif algorithm.kl_in == "loss" and algorithm.kl_estimator == "k1":
         yield (

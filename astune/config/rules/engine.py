@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from astune.config.rollout import VllmConfig
 from astune.config.schema import AstuneConfig
-from astune.config.vllm import VllmConfig
 
 UNSET = VllmConfig()
 
 
 def engine_contradictions(astune: AstuneConfig, *, plays: bool) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it; `plays` says that the run asks a policy at all."""
-    if astune.backbone != "local":
-        return  # trinity and verl refuse each of these keys, and say why
+    if not astune.traits.own_engine:
+        return  # the backbone refuses each of these keys, and says why
     if astune.rollout.engine == "torch":
         for name, value in astune.rollout.vllm:
             if value != getattr(UNSET, name):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from astune.config.evaluation import FAMILIES, FIGURES, aim_of, is_named_by_user, split_figure
 from astune.config.schema import AstuneConfig
 from astune.config.task_sources import sources_of
 from astune.errors import nearest
+
+EXAMPLES = "held_out/examples"
 
 
 def evaluation_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -39,18 +42,19 @@ def evaluation_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]
 
 
 def keep_best_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of the figure by which the best checkpoint is kept."""
-    figure, evaluation, total = astune.trainer.keep_best, astune.evaluation, astune.trainer.total_steps
-    if figure is None:
+    """Those of the figure by which the best checkpoint is kept. The metrics that a judge or a workflow gives are known
+    when it has given them: after the first evaluation."""
+    if astune.trainer.keep_best is None:
         return
-    keys = {name: key for key, names in _figures(astune).items() for name in names}
-    if figure not in keys:
-        listed = f" There are: {', '.join(keys)}" if keys else " There are no held-out tasks"
-        yield "astune.trainer.keep_best", f"no evaluation gives {figure!r}.{nearest(figure, keys)}{listed}"
+    figure, evaluation, total = aim_of(astune.trainer.keep_best).figure, astune.evaluation, astune.trainer.total_steps
+    keys = _evaluations(astune)
+    of, name = split_figure(figure)
+    if of not in keys or not (name in _figures(of, astune) or is_named_by_user(name)):
+        yield "astune.trainer.keep_best", _unknown(figure, keys, astune)
         return
-    key = keys[figure]
-    name = key.removeprefix("astune.evaluation.").removesuffix(".every").removeprefix("sets.")
-    own = evaluation.sets[name].every if name in evaluation.sets else None
+    key = keys[of]
+    named = key.removeprefix("astune.evaluation.").removesuffix(".every").removeprefix("sets.")
+    own = evaluation.sets[named].every if named in evaluation.sets else None
     every = evaluation.every if own is None else own
     if every == 0 or (total is not None and every >= total):
         yield (
@@ -60,25 +64,34 @@ def keep_best_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def _figures(astune: AstuneConfig) -> dict[str, list[str]]:
-    """Names of all held-out figures that a run may give, by the key that says how often."""
+def _unknown(figure: str, evaluations: Mapping[str, str], astune: AstuneConfig) -> str:
+    known = [f"{of}/{name}" for of in evaluations for name in _figures(of, astune)]
+    families = [f"{of}/{family}..." for of in evaluations if of.startswith("eval/") for family in FAMILIES]
+    listed = f" There are: {', '.join([*known, *families])}" if known else " There are no held-out tasks"
+    return f"no evaluation gives {figure!r}.{nearest(figure, known)}{listed}"
+
+
+def _evaluations(astune: AstuneConfig) -> dict[str, str]:
+    """The evaluations of a run, as the names of their figures begin, and the key that says how often."""
     reader, evaluation = astune.task_reader, astune.evaluation
     sources = sources_of(reader)
     there = sources is None or sources.has_held_out or reader.validation_fraction is not None
-    found = {"astune.evaluation.every": list(_of_set("eval", astune))} if there else {}
+    often = "astune.evaluation.every"
+    found = {f"eval/{decoding}": often for decoding in evaluation.decoding} if there else {}
     if astune.trainer.held_out_examples is not None:
-        found.setdefault("astune.evaluation.every", []).append("held_out/examples/loss")
+        found[EXAMPLES] = often
     for name, chosen in evaluation.sets.items():
-        key = "astune.evaluation.every" if chosen.every is None else f"astune.evaluation.sets.{name}.every"
-        found.setdefault(key, []).extend(_of_set(f"eval/{name}", astune))
+        key = often if chosen.every is None else f"astune.evaluation.sets.{name}.every"
+        found |= {f"eval/{name}/{decoding}": key for decoding in evaluation.decoding}
     return found
 
 
-def _of_set(prefix: str, astune: AstuneConfig) -> Iterator[str]:
-    for decoding in astune.evaluation.decoding:
-        yield f"{prefix}/{decoding}/success"
-        yield f"{prefix}/{decoding}/reward"
-        k = 2
-        while decoding == "sampled" and k <= astune.evaluation.attempts:
-            yield f"{prefix}/{decoding}/pass_at_{k}"
-            k *= 2
+def _figures(evaluation: str, astune: AstuneConfig) -> list[str]:
+    """Figures of an evaluation, less those that the user's judge, workflow, agents and tools name."""
+    if evaluation == EXAMPLES:
+        return ["loss"]
+    passed, k = [], 2
+    while evaluation.endswith("sampled") and k <= astune.evaluation.attempts:
+        passed.append(f"pass_at_{k}")
+        k *= 2
+    return [*FIGURES[:2], *passed, *FIGURES[2:]]

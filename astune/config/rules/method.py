@@ -1,99 +1,116 @@
-"""What each `astune.algorithm.method` needs, and what it does not use."""
+"""`astune.algorithm.method` as an object: what it asks of a configuration, and what backbones ask of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar, Literal, TypeAlias
 
-from astune.config.algorithm import PLAYING, AlgorithmConfig
-from astune.config.chat_models import TeacherConfig
-from astune.config.rules.algorithm import UNSET
+from astune.config.algorithm import METHODS, AlgorithmConfig
 from astune.config.schema import AstuneConfig
+from astune.errors import PluginError
+from astune.plugins import load_plugin
 
-USED_BY: dict[str, tuple[str, ...]] = {
-    "loss_aggregation": ("rl", "sft", "rft", "distill"),
-    "credit": ("rl", "rft", "distill"),
-    "keep_per_task": ("rft",),
-    "teacher": ("distill",),
-    "loss": ("rl", "distill"),
-    "clip_low": ("rl", "distill"),
-    "clip_high": ("rl", "distill"),
-    "dpo_beta": ("dpo", "kto"),
-    "preference_loss": ("dpo",),
-    "preference_margin": ("dpo",),
-    "kto_good_weight": ("kto",),
-    "kto_bad_weight": ("kto",),
-}
-"""The methods that use a key of `astune.algorithm`; the other keys are for method rl."""
+MethodLoss: TypeAlias = Literal["policy", "teacher", "likelihood"]
 SAID_ELSEWHERE = {"method", "preset", "kl_beta", "kl_estimator", "kl_in", "entropy_bonus"}
+"""Keys of which `algorithm_contradictions` says whether the method has them."""
+AWAY = "take the key out"
 
 
-def method_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """The key to change and what is wrong with it."""
-    yield from _examples(astune)
-    yield from _unused(astune.algorithm, astune.backbone)
+class MethodRules:
+    """The part of a method that configuration and backbones know; what it does is in `astune.algorithm.method.Method`,
+    and where it reads examples in `astune.examples.method.ExampleMethod`."""
 
+    plays: ClassVar[bool]
+    """True where episodes are played, False where examples in a file are learned."""
+    loss: ClassVar[MethodLoss]
+    """The loss of an update: `astune.algorithm.loss` over advantages (policy), the same where a teacher gives them
+    (teacher), or -logprob times the advantage, whoever said it (likelihood)."""
+    compares: ClassVar[bool] = False
+    """True where a loss is over whole answers, good and bad, so that weights of samples say nothing."""
+    keys: ClassVar[frozenset[str]] = frozenset()
+    """The keys of `astune.algorithm` that the method uses."""
+    trained_by: ClassVar[tuple[str, ...]] = ("local", "verl")
+    """Backbones that train by it, and "online". A class says its own: it is not inherited, as `trinity`, `debug` and
+    `online` have loops of their own, which ask a method for none of its steps."""
 
-def _unused(algorithm: AlgorithmConfig, backbone: str) -> Iterator[tuple[str, str]]:
-    for name in sorted(set(AlgorithmConfig.model_fields) - SAID_ELSEWHERE):
-        methods = USED_BY.get(name, ("rl",))
-        if backbone == "trinity" and "rl" in methods:  # which lists such keys when the run starts
-            continue
-        if algorithm.method not in methods and getattr(algorithm, name) != getattr(UNSET, name):
-            *most, last = map(repr, methods)
-            only = f"only methods {', '.join(most)} and {last} have it" if most else f"only method {last} has it"
-            yield f"astune.algorithm.{name}", f"{only}, and the method is {algorithm.method!r}; take the key out"
-    if algorithm.preference_margin and algorithm.preference_loss != "simpo":
-        yield (
-            "astune.algorithm.preference_margin",
-            f"only preference_loss 'simpo' has it, and it is {algorithm.preference_loss!r}; take the key out",
-        )
+    def __init__(self, algorithm: AlgorithmConfig) -> None:
+        self.algorithm = algorithm
 
+    @property
+    def needs_critic(self) -> bool:
+        return "critic" in self.keys and self.algorithm.advantage == "gae"
 
-def _examples(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    method, trainer = astune.algorithm.method, astune.trainer
-    if method in PLAYING:
-        if trainer.examples is not None:
+    @property
+    def needs_reference(self) -> bool:
+        """True if log-probabilities under the weights that the run began with are needed."""
+        return self.algorithm.kl_beta > 0
+
+    def is_trained_by(self, name: str) -> bool:
+        return name in vars(type(self)).get("trained_by", MethodRules.trained_by)
+
+    def problems(self, astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+        """The key to change and what is wrong with it."""
+        method, trainer = self.algorithm.method, astune.trainer
+        yield from self._examples(astune)
+        if astune.backbone == "debug" and astune.debug.with_update and not self.is_trained_by("debug"):
             yield (
-                "astune.trainer.examples",
-                f"astune.algorithm.method {method!r} learns from rewards, not from examples; take the key out, or "
-                "expected method 'sft' or 'dpo'",
+                "astune.algorithm.method",
+                f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
             )
-    elif trainer.examples is not None and trainer.examples_of_run:
-        yield "astune.trainer.examples_of_run", "astune.trainer.examples names a file; take one of the two out"
-    elif trainer.examples is None and not trainer.examples_of_run:
-        yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
-    if method != "rl" and astune.backbone == "debug" and astune.debug.with_update:
-        yield (
-            "astune.algorithm.method",
-            f"got {method!r}, but the backbone 'debug' learns from rewards only; expected 'rl'",
+        if astune.backbone == "trinity" and not self.is_trained_by("trinity"):
+            yield "astune.algorithm.method", f"got {method!r}, which Trinity has not; expected 'rl', 'sft' or 'dpo'"
+        if trainer.held_out_examples is not None and (self.plays or self.compares):
+            yield "astune.trainer.held_out_examples", f"only method 'sft' tells their loss; {AWAY}"
+        if trainer.examples_filter is not None and self.plays:
+            yield (
+                "astune.trainer.examples_filter",
+                f"it chooses among recorded episodes, which method {method!r} does not learn from; {AWAY}",
+            )
+        elif trainer.examples_filter is not None and self.compares and astune.backbone == "trinity":
+            yield (
+                "astune.trainer.examples_filter",
+                f"it chooses among recorded episodes, which only method 'sft' learns from on Trinity; {AWAY}",
+            )
+        yield from self._unused_keys(astune.backbone)
+
+    def _examples(self, astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+        method, trainer = self.algorithm.method, astune.trainer
+        if self.plays:
+            if trainer.examples is not None:
+                yield (
+                    "astune.trainer.examples",
+                    f"astune.algorithm.method {method!r} learns from rewards, not from examples; take the key out, or "
+                    "expected method 'sft' or 'dpo'",
+                )
+        elif trainer.examples is not None and trainer.examples_of_run:
+            yield "astune.trainer.examples_of_run", "astune.trainer.examples names a file; take one of the two out"
+        elif trainer.examples is None and not trainer.examples_of_run:
+            yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
+
+    def _unused_keys(self, backbone: str) -> Iterator[tuple[str, str]]:
+        default = AlgorithmConfig()
+        builtin = {name: _load(name)(self.algorithm) for name in METHODS}
+        for name in sorted(set(AlgorithmConfig.model_fields) - SAID_ELSEWHERE - self.keys):
+            if getattr(self.algorithm, name) == getattr(default, name):
+                continue
+            users = {method: rules for method, rules in builtin.items() if name in rules.keys}
+            if backbone == "trinity" and any(each.plays and each.is_trained_by(backbone) for each in users.values()):
+                continue  # Trinity lists such keys when the run starts
+            *most, last = map(repr, users)
+            only = f"only methods {', '.join(most)} and {last} have it" if most else f"only method {last} has it"
+            yield f"astune.algorithm.{name}", f"{only}, and the method is {self.algorithm.method!r}; {AWAY}"
+
+
+def rules_of(algorithm: AlgorithmConfig) -> MethodRules:
+    """The method of a configuration. Raises PluginError for one that there is not."""
+    return _load(algorithm.method)(algorithm)
+
+
+def _load(name: str) -> type[MethodRules]:
+    found = load_plugin(name, kind="method", builtin=METHODS)
+    if not (isinstance(found, type) and issubclass(found, MethodRules)):
+        raise PluginError(
+            f"method {name!r} is no method: expected a class that derives from astune.algorithm.method.Method, or "
+            "astune.examples.method.ExampleMethod"
         )
-    if method == "distill" and astune.algorithm.teacher is None:
-        yield "astune.algorithm.teacher", "not set; method 'distill' learns from what a teacher thinks"
-    if isinstance(astune.algorithm.teacher, TeacherConfig) and astune.rollout.temperature != 1:
-        yield (
-            "astune.rollout.temperature",
-            f"got {astune.rollout.temperature:g}, but the teacher is an API, which gives log-probabilities at "
-            "temperature 1: another distribution than that sampled from; expected 1, or a teacher in a folder",
-        )
-    if astune.backbone == "trinity" and method not in ("rl", "sft", "dpo"):
-        yield "astune.algorithm.method", f"got {method!r}, which Trinity has not; expected 'rl', 'sft' or 'dpo'"
-    if trainer.held_out_examples is not None and method != "sft":
-        yield (
-            "astune.trainer.held_out_examples",
-            "only method 'sft' tells their loss; take the key out",
-        )
-    if trainer.examples_filter is not None and method in PLAYING:
-        yield (
-            "astune.trainer.examples_filter",
-            f"it chooses among recorded episodes, which method {method!r} does not learn from; take the key out",
-        )
-    elif trainer.examples_filter is not None and method != "sft" and astune.backbone == "trinity":
-        yield (
-            "astune.trainer.examples_filter",
-            "it chooses among recorded episodes, which only method 'sft' learns from on Trinity; take the key out",
-        )
-    if method == "kto" and trainer.tasks_per_step < 2 * trainer.updates_per_step:
-        yield (
-            "astune.trainer.tasks_per_step",
-            "method 'kto' compares an answer with those to other prompts, so an update needs 2 examples or more",
-        )
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astune.config.algorithm import PLAYING
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig, SynchronizerConfig
 
 UNSET = SynchronizerConfig()
@@ -14,7 +14,7 @@ UNSET = SynchronizerConfig()
 def synchronizer_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     """The key to change and what is wrong with it, for every backbone whose loop is ASTune's."""
     synchronizer = astune.synchronizer
-    if astune.algorithm.method not in PLAYING:
+    if not rules_of(astune.algorithm).plays:
         yield from _without_rollouts(astune)
         return
     for name in ("interval", "offset"):
@@ -64,13 +64,14 @@ def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "not set; with style 'async' it says how many steps rollouts may be ahead of training; expected a number, "
             "1 to begin with",
         )
-    if algorithm.loss == "reinforce" and algorithm.importance == "none" and algorithm.method in ("rl", "distill"):
+    weighs_tokens = rules_of(algorithm).loss != "likelihood"
+    if algorithm.loss == "reinforce" and algorithm.importance == "none" and weighs_tokens:
         yield (
             "astune.algorithm.importance",
             "'none' takes tokens of older weights for tokens of the weights in training, and with "
             "astune.synchronizer.style 'async' they are older; expected 'truncate' or 'mask', or another loss",
         )
-    shares = astune.backbone == "local" and astune.rollout.engine == "torch"
+    shares = astune.traits.own_engine and astune.rollout.engine == "torch"
     if shares and astune.model.lora.rank is not None:
         yield (
             "astune.synchronizer.style",

@@ -1,6 +1,16 @@
 """Messages become tokens, and sampled tokens become messages again.
 
-`builder` makes the prompt of a call from `conversations` (what is known of the messages), `sampled_answer` (where the
-template's text has the answers as they were sampled) and `chat_format` (the model's template and tokenizer, with
-`template`, `vocabulary`, `messages`, `call_style`). `answer_formats` and `tool_calls` read what a model wrote.
+The nouns, in the order of a call:
+
+    Message              one message in OpenAI's shape; its `Meaning` says when two are the same     messages
+    Conversations        the agent's earlier requests as a tree: a `MessageNode` for each message,   conversations
+                         an `AnsweredRequest` for each request
+    Match                the new request, compared with them
+    Rendering            the template's text of the conversation                                    rendering
+    SampledAnswer        an earlier answer as tokens; an `AnswerText` finds it in a rendering        sampled_answer
+    Draft, then Prompt   the ids to send, before and after the text that is new is tokenized         builder
+    ParsedMessage        what the model wrote: content, reasoning, `WrittenCall`s                    tool_calls
+
+`chat_format` is the model: its template (`template`, `template_style`), its tokenizer (`encoding`) and the way in which
+it writes answers (`answer_formats`).
 """

@@ -79,11 +79,11 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether its texts take long to tokenize."""
+        """True if its texts take long to tokenize."""
         return sum(len(part) for part in (*self.parts, self.rest) if isinstance(part, str)) > LONG_TEXT
 
     def least_tokens(self, chat_format: ChatFormat) -> int:
-        """No more tokens than the prompt will have: those that are known, and what the size of its texts tells."""
+        """A lower bound of the prompt's tokens: the known ones, and those that the size of its texts implies."""
         sizes = (
             chat_format.least_tokens(part) if isinstance(part, str) else len(part) for part in (*self.parts, self.rest)
         )
@@ -137,28 +137,38 @@ class PromptBuilder:
         match = conversations.match(messages, tools)
         written = self._format.render_on(self._written.get(agent), match.messages, match.tools)
         self._written[agent], rendering = written, written.text
-        place, base, position = self._longest_written(match, rendering)
+        place, base, start = self._longest_written(match, rendering)
         later = {index: AnswerText(self._format, sampled) for index, sampled in match.sampled.items() if index > place}
         # The template may write later answers in another place or way, so they are looked for, each in its stretch.
         around = windows(self._format, match.messages, match.tools, rendering) if later else {}
-        ends = {place: position} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
+        ends = {place: start} | {index: around.get(index, (0, len(rendering)))[1] for index in later}
         parts: list[str | Sequence[int]] = []
+        position, kept = start, set[int]()
         for index, answer in sorted(later.items()):
             found = answer.place_in(rendering, *around[index]) if index in around else None
             if found is not None and found[0] >= position:
                 parts += [rendering[position : found[0]], answer.sampled.answer_ids()]
                 position = ends[index] = found[1]
-        sent_up_to = _sent_up_to(conversations, match, rendering, ends)
-        shared = None if base is None else base.rendering
+                kept.add(index)
+        self._check_said(match, rendering, base, start, set(range(place + 1, len(match.messages))) - kept)
+        sent_up_to = _find_sent_up_to(conversations, match, rendering, ends)
+        known = [each.rendering for each in (base, match.request) if each is not None]
         prompt = Prompt(
             ids=TokenIds() if base is None else base.ids,
             fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
             sent_before=sent_up_to >= max(0, *ends),
             answer_start="" if answer_start is None else answer_start(rendering[-ENDING:]),
-            rendering=TextRope(rendering[0 if shared is None else len(shared) :], shared),
+            rendering=TextRope.of(rendering, known),
             match=match,
         )
         return Draft(prompt, tuple(parts), rendering[position:])
+
+    def _check_said(self, match: Match, rendering: str, base: SampledAnswer | None, start: int, new: set[int]) -> None:
+        """Raise WorkflowError if the new part of `rendering`, from `start` on, lacks what the `new` messages say, or
+        the whole of it tools that `base` was not offered."""
+        if base is None or base.tools != match.tools:
+            self._format.check_said(rendering, (), match.tools)
+        self._format.check_said(rendering[start:], match.messages, places=new)
 
     def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
         """Like `draft`, for a raw text without a template: the ids of the longest earlier raw text and answer of the
@@ -178,16 +188,17 @@ class PromptBuilder:
                 end = len(sampled.rendering) + len(said)
                 if text.startswith(said, len(sampled.rendering)) and (found is None or end >= found[0]):
                     found = end, sampled, dropped
+        latest = self._texts.get(agent, ())[-1:]
         if found is None:
-            return Draft(Prompt(TokenIds(), None, rendering=TextRope(text)), rest=text)
+            rendering = TextRope.of(text, [each.rendering for each in latest])
+            return Draft(Prompt(TokenIds(), None, rendering=rendering), rest=text)
         end, base, dropped = found
         before = base.ids if not dropped else TokenIds(base.answer_ids()[:-1], before=base.ids.before)
-        return Draft(
-            Prompt(before, None, rendering=TextRope(text[len(base.rendering) :], base.rendering)), rest=text[end:]
-        )
+        rendering = TextRope.of(text, [each.rendering for each in (base, *latest)])
+        return Draft(Prompt(before, None, rendering=rendering), rest=text[end:])
 
     def finish(self, draft: Draft) -> Prompt:
-        """The prompt, with the texts of `draft` tokenized. May run in another thread."""
+        """Tokenize the texts of `draft` and return the prompt. May run in another thread."""
         prompt = draft.prompt
         new: list[int] = []
         for part in draft.parts:
@@ -211,14 +222,14 @@ class PromptBuilder:
         return sampled
 
     def _piece(self, text: str) -> TokenIds:
-        """The tokens of what stands between two answers; a history that forks again and again has it every time."""
+        """Tokenize the text between two answers, once: a history that forks again and again has it every time."""
         if text not in self._pieces:
             self._pieces[text] = TokenIds(self._format.encode(text))
         return self._pieces[text]
 
     def _longest_written(self, match: Match, rendering: str) -> tuple[int, SampledAnswer | None, int]:
-        """The last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none), its
-        call, and where the rendering goes on after it."""
+        """Find the last answer up to which `rendering` is what was sent and sampled: its index (-1 if there is none),
+        its call, and the place after it."""
         begins = Beginnings(rendering)
         for index, sampled in sorted(match.sampled.items(), reverse=True):
             if begins.has(sampled.rendering):
@@ -228,14 +239,14 @@ class PromptBuilder:
         return -1, None, 0
 
 
-def _sent_up_to(conversations: Conversations, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
-    """The last answer up to which an earlier request that began with the same messages, and offered the same tools,
-    was written as `rendering` is: -1 if there is none. `ends` are the places where the answers end."""
+def _find_sent_up_to(conversations: Conversations, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
+    """Find the last answer up to which an earlier request was written like `rendering`: one with the same tools that
+    began with the same messages. -1 if there is none. `ends` are the ends of the answers."""
     whole = len(match.path) == len(match.sent)
-    if whole and any(str(sampled.rendering) == rendering for sampled in match.answered()):
+    if whole and any(str(sampled.rendering) == rendering for sampled in match.find_answers()):
         return len(match.sent)
     for index, end in sorted(ends.items(), reverse=True):
-        others = conversations.sent_with(match, index)
+        others = conversations.find_sent_with(match, index)
         if any(str(request.rendering).startswith(rendering[:end]) for request in others):
             return index
     return -1
@@ -248,8 +259,8 @@ def _fork(
     rewritten: Mapping[int, AnswerText],
     around: Mapping[int, tuple[int, int]],
 ) -> str | None:
-    """Put the facts before `forks.of_prompt`. `place` is the answer up to which the prompt is what was sent and
-    sampled, `rewritten` are the answers after that which are written differently now."""
+    """Collect the facts for `forks.of_prompt`. `place` is the answer up to which the prompt is what was sent and
+    sampled; `rewritten` are later answers that are written differently now."""
     last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
     whole = (0, len(rendering))
     return forks.of_prompt(
@@ -259,24 +270,25 @@ def _fork(
         other_tools=_other_tools(match, rewritten),
         rewritten=bool(rewritten),
         reasoning_lost=lambda: any(
-            answer.lost_reasoning(rendering[slice(*around.get(index, whole))]) for index, answer in rewritten.items()
+            answer.has_lost_reasoning(rendering[slice(*around.get(index, whole))])
+            for index, answer in rewritten.items()
         ),
     )
 
 
 def _other_tools(match: Match, rewritten: Mapping[int, AnswerText]) -> bool:
-    """Whether other tools were offered before: with the last of the answers that are `rewritten`, or, where the
-    messages hold no sampled answer, with the request that they begin as."""
+    """True if other tools were offered before: with the last of the `rewritten` answers, or, if the messages hold no
+    sampled answer, with the earlier request that they begin with."""
     if rewritten:
         return rewritten[max(rewritten)].sampled.tools != match.tools
     if match.sampled or match.request is None or match.request.tools == match.tools:
         return False
-    return next(match.answered(), None) is None
+    return next(match.find_answers(), None) is None
 
 
 def _rewritten(later: dict[int, AnswerText], match: Match, sent_up_to: int) -> dict[int, AnswerText]:
-    """The answers in `later` that are written differently now, without those of a history that an earlier request had
-    changed already: what goes on from that one is a branch."""
+    """The answers in `later` that the template writes differently now. Answers of a history that an earlier request had
+    changed already do not count: what goes on from that request is a branch."""
     if sent_up_to >= len(match.sent):
         return {}
     known = {index for index, node in enumerate(match.path[: sent_up_to + 1]) if node.moved}

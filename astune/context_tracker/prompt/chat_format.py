@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -12,30 +13,37 @@ from jinja2 import Template
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
 
-from astune.context_tracker.prompt.answer_formats import FORMATS, any_of, detect_format
-from astune.context_tracker.prompt.call_style import CallStyle, find_call_style
-from astune.context_tracker.prompt.encoding import TextEncoder
+from astune.context_tracker.prompt.answer_formats import FORMATS, AnswerFormat, any_of
+from astune.context_tracker.prompt.call_check import CallProblem, find_call_problem
+from astune.context_tracker.prompt.encoding import TextEncoder, Vocabulary
 from astune.context_tracker.prompt.messages import for_template
-from astune.context_tracker.prompt.rendering import Rendering, TemplateRun, same_start
-from astune.context_tracker.prompt.resumable import Resumable
+from astune.context_tracker.prompt.rendering import Rendering, Resumable, TemplateRun, same_start
 from astune.context_tracker.prompt.template import (
     HOW_TO_MAKE,
     compile_resumable,
     compile_template,
     read_json,
+    read_special_tokens,
     read_templates,
 )
+from astune.context_tracker.prompt.template_style import (
+    CALL,
+    TOOL,
+    AnswersTakenBack,
+    CallStyle,
+    SystemStyle,
+    find_call_style,
+    find_system_style,
+)
 from astune.context_tracker.prompt.tool_calls import ParsedMessage, WrittenCall
-from astune.context_tracker.prompt.vocabulary import Vocabulary
+from astune.context_tracker.prompt.unsaid import find_unsaid
 from astune.errors import ModelError, WorkflowError, nearest
 
 __all__ = ["ChatFormat", "ParsedMessage", "WrittenCall"]
 
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PROBE = "ANSWER-PROBE"
 _QUESTION = {"role": "user", "content": "?"}
 _ANSWER = {"role": "assistant", "content": _PROBE}
-_MAX_UTF8_BYTES = 4
 
 
 class ChatFormat:
@@ -59,7 +67,11 @@ class ChatFormat:
         vocab_size: int | None = None,
         tool_call_format: str = "auto",
         template_kwargs: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
     ) -> None:
+        """`clock` is the time that a template which asks for it (`strftime_now`) is told, at every rendering; None is
+        the time at which the format is made."""
+        self.clock = clock or datetime.now()
         self._given: tuple[Tokenizer, Mapping[str, str]] = tokenizer, dict(templates)
         self._options: dict[str, Any] = {
             "special_tokens": special_tokens,
@@ -68,26 +80,30 @@ class ChatFormat:
             "vocab_size": vocab_size,
             "tool_call_format": tool_call_format,
             "template_kwargs": template_kwargs,
+            "clock": self.clock,
         }
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
         self._templates: dict[str, Template] = {name: compile_template(text) for name, text in templates.items()}
-        self._variables = {**special_tokens, **(template_kwargs or {})}
-        self.tool_call_format = (
-            detect_format("\n".join(templates.values())) if tool_call_format == "auto" else tool_call_format
-        )
+        self._variables = {"strftime_now": self.clock.strftime, **special_tokens, **(template_kwargs or {})}
+        self.tells_time = any("strftime_now" in text for text in templates.values())
+        """True if a prompt may depend on `clock`."""
+        self._system_style = SystemStyle()  # messages as they come, while it is tried how the template takes them
+        self._added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        self.close_token = self._find_close_token()
+        """The special token that the template ends an assistant message with; None if it ends otherwise."""
+        given = () if tool_call_format == "auto" else (FORMATS[tool_call_format],)
+        self._call_style, found = self._find_call_style(given or FORMATS.values())
+        self._system_style = find_system_style(self._render)
+        self._answers: AnswerFormat = given[0] if given else found or FORMATS["none"]
+        self.tool_call_format = self._answers.name
         """The format of its answers: a key of `answer_formats.FORMATS`."""
-        self._answers = FORMATS[self.tool_call_format]
-        self._call_style: CallStyle = find_call_style(self._render)
         self.context_length = context_length
         """Most tokens of prompt and answer together that the model was made for; None if its config does not say."""
         self._vocab_size = vocab_size or tokenizer.get_vocab_size(with_added_tokens=True)
         self._prompt = self.render([_QUESTION])
         self.generation_prompt = self._find_generation_prompt()
         """The text that the template ends a prompt with, so that an answer follows; "" if it writes none."""
-        self._added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-        self.close_token = self._find_close_token()
-        """The special token that the template ends an assistant message with; None if it ends otherwise."""
         self.stop_token_ids: tuple[int, ...] = self._find_stops(special_tokens.get("eos_token"), eos_token_ids)
         """The tokens that end an answer."""
         self.next_openings = frozenset(self._answers.next_openings).intersection(self._added)
@@ -98,13 +114,19 @@ class ChatFormat:
         self._encoder = TextEncoder(tokenizer, self.generation_prompt)
         self._closing = self._closing_pattern()
         self._answer_lead = self._find_answer_lead()
+        self._taken_back = AnswersTakenBack(partial(self.render, add_generation_prompt=False))
 
     def __reduce__(self) -> tuple[Callable[..., ChatFormat], tuple[Any, ...]]:
         return partial(type(self), **self._options), self._given
 
     @classmethod
     def load(
-        cls, model_dir: Path, *, tool_call_format: str = "auto", template_kwargs: Mapping[str, Any] | None = None
+        cls,
+        model_dir: Path,
+        *,
+        tool_call_format: str = "auto",
+        template_kwargs: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
     ) -> ChatFormat:
         """Read `tokenizer.json`, the chat template and the small config files beside them.
 
@@ -136,15 +158,27 @@ class ChatFormat:
             return cls(
                 tokenizer,
                 read_templates(model_dir, config),
-                special_tokens={name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None},
+                special_tokens=read_special_tokens(config),
                 eos_token_ids=(eos,) if isinstance(eos, int) else eos,
                 context_length=sizes.get("max_position_embeddings"),
                 vocab_size=sizes.get("vocab_size"),
                 tool_call_format=tool_call_format,
                 template_kwargs=template_kwargs,
+                clock=clock,
             )
         except (TemplateError, WorkflowError) as error:
             raise ModelError(f"the chat template of {model_dir} does not work: {error}") from error
+
+    def at(self, clock: datetime) -> ChatFormat:
+        """The same format at another time. What is found out only once is found out before, for both."""
+        for name in (name for name, kept in vars(ChatFormat).items() if isinstance(kept, cached_property)):
+            getattr(self, name)
+        other = object.__new__(type(self))  # copy.copy would make it anew, by __reduce__
+        other.__dict__.update(self.__dict__)
+        other.clock = clock
+        other._options = {**self._options, "clock": clock}
+        other._variables = {**self._variables, "strftime_now": clock.strftime}
+        return other
 
     def render(
         self,
@@ -157,33 +191,54 @@ class ChatFormat:
 
         Raises WorkflowError where the template refuses the conversation.
         """
-        prepared = [self._prepared(message) for message in messages]
+        prepared = [self._prepare(message) for message in messages]
         return self._render(prepared, tools, add_generation_prompt=add_generation_prompt)
+
+    def check_said(
+        self,
+        written: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        places: Iterable[int] | None = None,
+    ) -> None:
+        """Raise WorkflowError if the text `written` does not have what the messages at `places` (all if None), and the
+        tools, say. Reasoning may be missing: templates leave it out on purpose."""
+        ends = [marks.closing for marks in self._answers.reasoning]
+        unsaid = next(find_unsaid(written, messages, tools, places=places, reasoning_ends=ends), None)
+        if unsaid is not None:
+            raise WorkflowError(f"the chat template {unsaid}")
 
     def render_on(
         self, before: Rendering | None, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> Rendering:
-        """`render`, where the template does not write anew what it wrote in `before`, an earlier rendering of this
-        format, and would write the same.
+        """`render`, but text that stands in `before`, an earlier rendering of this format, is taken from there.
 
         Invariant: `text` is what `render` gives. Messages and tools must not change afterwards: they are known by
         identity. Raises WorkflowError as `render` does.
         """
         name = self._template_name(tools)
         known = 0 if before is None else same_start(before.messages, messages)
-        prepared = [*(() if before is None else before.prepared[:known]), *map(self._prepared, messages[known:])]
+        prepared = [*(() if before is None else before.prepared[:known]), *map(self._prepare, messages[known:])]
         template = self._resumable[name]
         if template is None:
             return Rendering(self._render(prepared, tools), name, messages, prepared)
         run = TemplateRun(template, before if before is not None and before.name == name else None)
-        text = self._written(run.text, prepared, tools, add_generation_prompt=True)
-        return Rendering(text, name, messages, prepared, run.loops)
+        text = self._write(run.text, prepared, tools, add_generation_prompt=True)
+        return Rendering(text, name, messages, prepared, run.take_loops())
+
+    @cached_property
+    def writes_text_beside_calls(self) -> bool:
+        """True if the template writes the text of a message that calls tools."""
+        try:
+            return _PROBE in self.render([_QUESTION, {**CALL, "content": _PROBE}], [TOOL])
+        except WorkflowError:
+            return False
 
     @cached_property
     def _resumable(self) -> dict[str, Resumable | None]:
         return {name: compile_resumable(text) for name, text in self._given[1].items()}
 
-    def _prepared(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _prepare(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._call_style.apply(self._answers.for_template(for_template(message)), message)
 
     def _template_name(self, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -197,9 +252,9 @@ class ChatFormat:
         add_generation_prompt: bool = True,
     ) -> str:
         render = self._templates[self._template_name(tools)].render
-        return self._written(render, messages, tools, add_generation_prompt=add_generation_prompt)
+        return self._write(render, messages, tools, add_generation_prompt=add_generation_prompt)
 
-    def _written(
+    def _write(
         self,
         render: Callable[[Mapping[str, Any]], str],
         messages: Sequence[Mapping[str, Any]],
@@ -208,8 +263,9 @@ class ChatFormat:
         add_generation_prompt: bool,
     ) -> str:
         variables = {
-            "messages": list(messages),
+            "messages": list(self._system_style.apply(messages)),
             "tools": list(tools) or None,
+            "xml_tools": list(tools) or None,  # SmolLM3's name for them
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -227,7 +283,7 @@ class ChatFormat:
         return self._encoder.encode(text)
 
     def least_tokens(self, text: str) -> int:
-        """No more than `text` has tokens, from its size alone."""
+        """A lower bound of the number of tokens of `text`, from its size alone."""
         return 0 if self._most_bytes is None else -(-len(text.encode(errors="surrogatepass")) // self._most_bytes)
 
     @cached_property
@@ -248,18 +304,7 @@ class ChatFormat:
 
         A character whose bytes are spread over several tokens is shown at the last of them.
         """
-        pieces: list[str] = []
-        before: list[int] = []
-        group: list[int] = []
-        for place, token in enumerate(ids, start=1):
-            group.append(token)
-            text = self.decode([*before, *group])[len(self.decode(before)) :]
-            if text.endswith("\ufffd") and len(group) < _MAX_UTF8_BYTES and place < len(ids):
-                pieces.append("")
-            else:
-                pieces.append(text)
-                before, group = group, []
-        return pieces
+        return self._vocabulary.pieces(ids, self.decode)
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes that each token stands for, which need not be whole characters."""
@@ -268,27 +313,35 @@ class ChatFormat:
     def parse_text(
         self, text: str, tools: Sequence[Mapping[str, Any]] | None = None, *, prompt: str | None = None
     ) -> ParsedMessage:
-        """Take an answer apart: the text that follows the generation prompt, without its stop token.
+        """Parse an answer: the text that follows the generation prompt, without its stop token.
 
         `tools` are those offered with the request: with none offered, text that looks like a call is content.
         None leaves that open: calls are read, and arguments whose type only a schema tells are strings.
         `prompt` is the text that the model was given: some templates open reasoning in some prompts only. Without
         it, the prompt is taken to be one that ends with a user message.
         """
-        opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
+        opened = self._answers.find_opened(self._prompt if prompt is None else prompt)
         return self._answers.read(text, tools, opened)
 
-    def forced_start(
-        self, force: Literal["tool_call", "json_object"], tool: str | None = None, *, prompt: str | None = None
+    def takes_back(self, answer: ParsedMessage) -> bool:
+        """True if the template writes such an answer as history. An answer that calls no tool is not looked at."""
+        return not answer.tool_calls or self._taken_back.take(answer)
+
+    def has_call_marks(self, text: str) -> bool:
+        """True if the text holds a mark by which the model means to call a tool."""
+        return any(mark in text for mark in self._answers.call_marks)
+
+    def write_forced_start(
+        self, force: Literal["tool_call", "json_object"], tool: str | None = None, prompt: str | None = None
     ) -> str:
         """The text that an answer must begin with so that it calls a tool, `tool` if given, or is a JSON object.
 
-            chat_format.forced_start("tool_call", "add")    # <tool_call>\\n{"name": "add", "arguments":
+            chat_format.write_forced_start("tool_call", "add")    # <tool_call>\\n{"name": "add", "arguments":
 
         It is written into the prompt, so it is context: not sampled, not trained. Reasoning is left out: where the
         prompt has opened it, it is closed first. Raises WorkflowError if no format of calls is known.
         """
-        opened = self._answers.opened_by(self._prompt if prompt is None else prompt)
+        opened = self._answers.find_opened(self._prompt if prompt is None else prompt)
         lead = self._answer_lead if opened is None else opened.empty_rest
         if force == "tool_call":
             return lead + self._answers.call_start(tool)
@@ -306,8 +359,23 @@ class ChatFormat:
         written = self.render([_QUESTION], add_generation_prompt=False)
         return self._prompt[len(written) :] if self._prompt.startswith(written) else ""
 
+    def _find_call_style(self, formats: Iterable[AnswerFormat]) -> tuple[CallStyle, AnswerFormat | None]:
+        closings = (self.close_token, self._options["special_tokens"].get("eos_token"))
+        return find_call_style(self._render, formats, tokens=self._added, closings=closings)
+
+    @cached_property
+    def taught_format(self) -> str:
+        """The format that `tool_call_format: auto` gives, whatever is set: read off the template by trying."""
+        found = self._find_call_style(FORMATS.values())[1]
+        return "none" if found is None else found.name
+
+    @cached_property
+    def call_problem(self) -> CallProblem | None:
+        """The problem that keeps agents from using tools with the model, None if there is none."""
+        return find_call_problem(self.render, self.tool_call_format, self.taught_format, self.close_token)
+
     def _find_close_token(self) -> str | None:
-        _, _, after = self.render([_QUESTION, _ANSWER], add_generation_prompt=False).rpartition(_PROBE)
+        _, _, after = self._render([_QUESTION, _ANSWER], (), add_generation_prompt=False).rpartition(_PROBE)
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
         return next((token for token in sorted(added, key=len, reverse=True) if after.startswith(token)), None)
 
@@ -329,9 +397,3 @@ class ChatFormat:
         if not found or not written.startswith(self._prompt):
             return ""
         return lead.removesuffix(self._answers.text_start)
-
-
-def _token_text(token: Any) -> str | None:
-    """A special token's text, None if the model has none; files hold it as a string or an object with `content`."""
-    text: str | None = token["content"] if isinstance(token, dict) else token
-    return text

@@ -19,7 +19,7 @@ from astune.context_tracker.prompt.messages import (
     without_system,
 )
 from astune.context_tracker.prompt.sampled_answer import SampledAnswer, TextRope
-from astune.support.sequences import common_start
+from astune.ropes import Messages, common_start
 
 _MOST_OPEN = 64
 """Requests remembered as they were sent: what goes on from one of them costs only what is new."""
@@ -39,7 +39,7 @@ class MessageNode:
     children: dict[Meaning, list[MessageNode]] = field(default_factory=dict)
 
     def tools(self) -> tuple[Message, ...]:
-        """Those offered with the request of the last answer up to here."""
+        """The tools that were offered with the request of the last answer up to here."""
         node: MessageNode | None = self
         while node is not None and node.sampled is None:
             node = node.parent
@@ -50,7 +50,7 @@ class MessageNode:
 class AnsweredRequest:
     """A request that was answered: its messages as they were sent, their nodes, and its answer's."""
 
-    sent: tuple[Message, ...]
+    sent: Messages
     tools: tuple[Message, ...]
     path: tuple[MessageNode, ...]
     answer: MessageNode
@@ -71,7 +71,7 @@ class Match:
     that it begins as.
     """
 
-    sent: tuple[Message, ...]
+    sent: Messages
     tools: tuple[Message, ...]
     meanings: list[Meaning]
     path: tuple[MessageNode, ...]
@@ -80,7 +80,7 @@ class Match:
     changed_from: AnsweredRequest | None
     request: AnsweredRequest | None
 
-    def answered(self) -> Iterator[SampledAnswer]:
+    def find_answers(self) -> Iterator[SampledAnswer]:
         """The answers that were given to the known part of it before, with the same tools, of equal ones the newest
         first."""
         for same in list(self.path[-1].children.values()) if self.path else ():
@@ -105,7 +105,9 @@ class Conversations:
         later."""
         known, request = self._longest_start(messages)
         start = () if request is None else request.path[:known]
-        sent = (*(() if request is None else request.sent[:known]), *copy.deepcopy(list(messages[known:])))
+        before = Messages() if request is None else request.sent.start(known)
+        whole = before.and_then(*copy.deepcopy(list(messages[known:])))
+        sent = tuple(whole)
         offered = copy.deepcopy(tuple(tools)) if request is None or request.tools != tuple(tools) else request.tools
         meanings = [node.meaning for node in start]
         calls = CallPlaces(sent)
@@ -115,10 +117,10 @@ class Conversations:
         closest = None
         if self._open and not _goes_on(meanings, len(path)):
             closest = self._closest(without_system(meanings))
-            taken_over = _taken_over(closest, sent, meanings, len(path))
+            taken_over = _take_over(closest, sent, meanings, len(path))
         nodes = dict(enumerate(path)) | taken_over
         return Match(
-            sent,
+            whole,
             offered,
             meanings,
             path,
@@ -142,7 +144,7 @@ class Conversations:
             -_MOST_OPEN:
         ]
 
-    def sent_with(self, match: Match, index: int) -> Iterator[AnsweredRequest]:
+    def find_sent_with(self, match: Match, index: int) -> Iterator[AnsweredRequest]:
         """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
         node = match.path[index] if 0 <= index < len(match.path) else None
         for request in self._open:
@@ -223,17 +225,17 @@ def _meaning(sent: Sequence[Message], index: int, request: AnsweredRequest | Non
     """`meaning`, taken over where an earlier request has the same message in the same place."""
     if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
         return meaning(sent, index, calls)
-    return (*request.path[index].meaning[:-1], calls.answered_by(index))
+    return (*request.path[index].meaning[:-1], calls.find_call(index))
 
 
 def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:
-    """Whether a request whose first `known` messages were seen in this order only adds to them."""
+    """True if a request, whose first `known` messages were seen in this order, only adds to them."""
     lead = len(meanings) - len(without_system(meanings))
     beyond = meanings[known:]
     return not beyond or (known > lead and all(message[0] != "assistant" for message in beyond))
 
 
-def _taken_over(
+def _take_over(
     closest: AnsweredRequest, sent: Sequence[Message], meanings: Sequence[Meaning], known: int
 ) -> dict[int, MessageNode]:
     """The answers of an earlier request that a changed history still holds, by their new index.
@@ -265,7 +267,7 @@ def _to_render(
     messages = [node.message for node in path]
     for index in range(len(path), len(sent)):
         message = taken_over[index].message if index in taken_over else sent[index]
-        place = calls.answered_by(index)
+        place = calls.find_call(index)
         if isinstance(place, tuple):
             distance, number = place
             own = messages[index - distance]["tool_calls"][number].get("id")
@@ -275,6 +277,7 @@ def _to_render(
 
 
 def _is_repeated(request: AnsweredRequest, path: Sequence[MessageNode]) -> bool:
-    """Whether the request of `path` has all of an earlier one, and its answer unless it is the same request."""
+    """True if the request of `path` has all messages of an earlier one, and its answer unless it is the same
+    request."""
     size = len(request.path)
     return path[:size] == list(request.path) and (len(path) == size or path[size] is request.answer)

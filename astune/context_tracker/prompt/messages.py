@@ -16,7 +16,7 @@ from astune.errors import WorkflowError
 
 Message = Mapping[str, Any]
 """One message of a conversation, as OpenAI's chat completions write it."""
-_SYSTEM_ROLES = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -36,7 +36,7 @@ def content_text(message: Mapping[str, Any]) -> str:
     return "".join(texts)
 
 
-def shown_content(message: Mapping[str, Any]) -> str:
+def show_content(message: Mapping[str, Any]) -> str:
     """The text of a message for people. A part that is not text is named in its place."""
     value = message.get("content")
     if isinstance(value, list | tuple):
@@ -104,7 +104,8 @@ def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_arguments(left: str, right: str) -> bool:
-    """Equal as JSON (`1e2` equals `100.0`, key order does not count), or equal as text if not JSON."""
+    """True if both are equal as JSON (`1e2` equals `100.0`, key order does not count), or equal as text if they are not
+    JSON."""
     return bool(_meaning_of_arguments(left) == _meaning_of_arguments(right))
 
 
@@ -129,7 +130,7 @@ def _number(text: str) -> float | int:
 
 
 Meaning = tuple[Any, ...]
-"""What one message says; the first entry is its role. Equal meanings are written alike by every template."""
+"""The meaning of a message; the first entry is its role. Every template writes equal meanings alike."""
 
 
 class CallPlaces:
@@ -148,7 +149,7 @@ class CallPlaces:
                     places.append((place, number))
         return found
 
-    def answered_by(self, index: int) -> tuple[int, int] | str | None:
+    def find_call(self, index: int) -> tuple[int, int] | str | None:
         """The call that message `index` answers: how many messages before, and its place among the calls of that one.
 
         The id itself if no message before has such a call, None if the message answers none.
@@ -174,17 +175,17 @@ def meaning(messages: Sequence[Mapping[str, Any]], index: int, calls: CallPlaces
         (call["function"].get("name"), _meaning_of_arguments(call["function"].get("arguments")))
         for call in message.get("tool_calls") or ()
     )
-    answered = (calls or CallPlaces(messages)).answered_by(index)
+    answered = (calls or CallPlaces(messages)).find_call(index)
     return message.get("role"), content_text(message), said, answered
 
 
 def without_system(conversation: Sequence[Meaning]) -> Sequence[Meaning]:
     """The conversation after the system messages at its start."""
-    lead = next((i for i, message in enumerate(conversation) if message[0] not in _SYSTEM_ROLES), len(conversation))
+    lead = next((i for i, message in enumerate(conversation) if message[0] not in SYSTEM_ROLES), len(conversation))
     return conversation[lead:]
 
 
 def same_reasoning(sent: Mapping[str, Any], sampled: Mapping[str, Any]) -> bool:
-    """Whether the agent sends a message's reasoning as it was, or dropped it."""
+    """True if the agent sends a message's reasoning as it was, or dropped it."""
     reasoning = reasoning_of(sent)
     return not reasoning or reasoning.strip() == (reasoning_of(sampled) or "").strip()

@@ -12,6 +12,7 @@ from itertools import islice
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import Message, content_text, same_arguments
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
+from astune.ropes import Rope
 from astune.token_ids import TokenIds
 
 ENDING = 200
@@ -25,26 +26,23 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("[\U000f0000-\U000ffffd]")
 
 
-class TextRope:
+class TextRope(Rope[str]):
     """A text that shares the beginning with the one it goes on from, as `TokenIds` does."""
 
-    __slots__ = ("before", "own", "start")
+    __slots__ = ()
 
-    def __init__(self, own: str, before: TextRope | None = None) -> None:
-        self.before = before
-        self.own = own
-        self.start = 0 if before is None else len(before)
-
-    def __len__(self) -> int:
-        return self.start + len(self.own)
+    @classmethod
+    def of(cls, text: str, known: Iterable[TextRope]) -> TextRope:
+        """`text`, sharing the longest beginning that one of the `known` has of it."""
+        size, best = 0, None
+        for rope in dict.fromkeys(known):
+            if best is None or len(rope) > size:
+                same = _same_start(str(rope), text)
+                size, best = (same, rope) if best is None or same > size else (size, best)
+        return cls(text[size:], best.start(size) if best is not None and size else None)
 
     def __str__(self) -> str:
-        links = []
-        link: TextRope | None = self
-        while link is not None:
-            links.append(link.own)
-            link = link.before
-        return "".join(reversed(links))
+        return "".join(self.parts())
 
     def tail(self, size: int) -> str:
         """The last `size` characters, or all there are."""
@@ -52,6 +50,17 @@ class TextRope:
         while link is not None and len(text) < size:
             text, link = link.own + text, link.before
         return text[-size:]
+
+
+def _same_start(left: str, right: str) -> int:
+    """Count the characters that both begin with, by bisection."""
+    if right.startswith(left):  # the usual case
+        return len(left)
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if right.startswith(left[low:middle], low) else (low, middle - 1)
+    return low
 
 
 class Beginnings:
@@ -63,17 +72,20 @@ class Beginnings:
 
     def has(self, text: TextRope) -> bool:
         links = []
-        link: TextRope | None = text
-        while link is not None and id(link) not in self._found:
-            links.append(link)
-            link = link.before
+        good = True
+        for link, own in text.links():
+            if id(link) in self._found:
+                good = self._found[id(link)]
+                break
+            links.append((link, own))
         links.reverse()
-        good = link is None or self._found[id(link)]
-        if links and good and self._rendering.startswith("".join([link.own for link in links]), links[0].start):
-            self._found |= dict.fromkeys(map(id, links), True)
-            return True
-        for link in links:
-            good = good and self._rendering.startswith(link.own, link.start)
+        if links and good:
+            first, own = links[0]
+            if self._rendering.startswith("".join([own for _, own in links]), len(first) - len(own)):
+                self._found |= {id(link): True for link, _ in links}
+                return True
+        for link, own in links:
+            good = good and self._rendering.startswith(own, len(link) - len(own))
             self._found[id(link)] = good
         return good
 
@@ -113,10 +125,10 @@ class AnswerText:
 
     @cached_property
     def said(self) -> ParsedMessage:
-        """The answer taken apart."""
-        return self._parsed(self.text.removesuffix(self.stop or ""))
+        """The parsed answer."""
+        return self._parse(self.text.removesuffix(self.stop or ""))
 
-    def _parsed(self, text: str) -> ParsedMessage:
+    def _parse(self, text: str) -> ParsedMessage:
         return self._format.parse_text(text, self.sampled.tools, prompt=self._prompt)
 
     def place_in(self, rendering: str, start: int, stop: int) -> tuple[int, int] | None:
@@ -164,10 +176,14 @@ class AnswerText:
                 break
             # A closing token may stand in the answer itself, so what is before it has to say all that was sampled.
             place, mark = found
-            if _same(self._parsed(rendering[start:place]), self.said):
+            if self._says_all(self._parse(rendering[start:place])):
                 return self._after(place, mark)
             search = place + len(mark)
         return None
+
+    def _says_all(self, written: ParsedMessage) -> bool:
+        text_dropped = bool(self.said.tool_calls and self.said.content) and not self._format.writes_text_beside_calls
+        return _same(written, self.said, text_dropped=text_dropped)
 
     def _after(self, place: int, mark: str) -> int | None:
         """The beginning of the text after the answer, which the template ends at `place` with the token `mark`.
@@ -179,21 +195,22 @@ class AnswerText:
             return None
         return place if self.stop != mark and mark in opens_next else place + len(mark)
 
-    def lost_reasoning(self, written: str) -> bool:
-        """Whether `written`, the template's text in the answer's place, has lost its reasoning."""
+    def has_lost_reasoning(self, written: str) -> bool:
+        """True if `written`, the template's text in the answer's place, has lost its reasoning."""
         if self.said.reasoning is None:
             return False
         openings = self._format.reasoning_openings
         return self.said.reasoning.strip() not in written or not any(opening in written for opening in openings)
 
 
-def _same(written: ParsedMessage, sampled: ParsedMessage) -> bool:
-    """Whether the template's text of an answer says what was sampled; an empty reasoning block counts as one."""
+def _same(written: ParsedMessage, sampled: ParsedMessage, *, text_dropped: bool) -> bool:
+    """True if the template's text of an answer says what was sampled; an empty reasoning block counts as one.
+    `text_dropped`: the template writes no text beside calls. The tokens that were sampled have it."""
     if (written.reasoning is None) != (sampled.reasoning is None) or len(written.tool_calls) != len(sampled.tool_calls):
         return False
     calls = zip(written.tool_calls, sampled.tool_calls, strict=True)
     return (
-        (written.content or "").strip() == (sampled.content or "").strip()
+        ((written.content or "").strip() == (sampled.content or "").strip() or (text_dropped and not written.content))
         and (written.reasoning or "").strip() == (sampled.reasoning or "").strip()
         and all(left.name == right.name and same_arguments(left.arguments, right.arguments) for left, right in calls)
     )
@@ -209,7 +226,7 @@ def windows(
     rendering is whose.
     """
     for sparing in (False, True):  # some templates look into texts, and write another prompt for one with marks
-        marked = [_marked(message, index, sparing) for index, message in enumerate(messages)]
+        marked = [_mark(message, index, sparing) for index, message in enumerate(messages)]
         with_marks = chat_format.render(marked, tools)
         if _MARKS.sub("", with_marks) == rendering:
             break
@@ -225,9 +242,10 @@ def windows(
     return {i: (starts[i], stops[i]) for i in assistants if starts[i] <= stops[i]}
 
 
-def _marked(message: Message, index: int, sparing: bool) -> Message:
-    """White space at the ends stays outside of the marks, where templates trim it. `sparing` leaves text without marks
-    that some templates look into (Mistral's at JSON, Qwen's at `<tool_response>`): the stretches beside it are one."""
+def _mark(message: Message, index: int, sparing: bool) -> Message:
+    """Put marks around the text of a message. White space at its ends stays outside of them, as templates trim it.
+    `sparing` leaves out texts that some templates look into (Mistral's at JSON, Qwen's at `<tool_response>`): the
+    stretches beside such a text are one."""
     text = content_text(message)
     inner = text.strip()
     looked_into = sparing and (inner.startswith("<tool_response>") or _is_json(inner))
@@ -247,7 +265,7 @@ def _is_json(text: str) -> bool:
 
 
 def _next_ones(order: Iterable[int], places: Mapping[int, int], default: int) -> dict[int, int]:
-    """For every index the place of the one that came last in this order."""
+    """For every index, the latest place in this order, its own included."""
     found = {}
     for index in order:
         default = places.get(index, default)

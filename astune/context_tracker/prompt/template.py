@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,10 +14,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from astune.context_tracker.prompt.resumable import Resumable, resumable
+from astune.context_tracker.prompt.rendering import Resumable, resumable
 from astune.errors import ModelError
 
 HOW_TO_MAKE = "transformers writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class _GenerationBlock(Extension):
@@ -46,19 +47,15 @@ def _tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-_GLOBALS: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+_GLOBALS: dict[str, Callable[..., Any]] = {"raise_exception": _raise_exception}
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Templates come from the hub and are not trusted."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Jinja looks for an attribute, fails, and then for the entry: of `message.role` that is most of the time. The
-        entry is what it comes to where dictionaries have no such attribute."""
+        """Look for the entry first. Jinja looks for an attribute, fails, and then takes the entry, which is most of the
+        time that `message.role` costs. The result is the same wherever dictionaries have no such attribute."""
         if type(obj) is dict and attribute in obj and attribute not in _OF_DICTIONARIES:
             return obj[attribute]
         return super().getattr(obj, attribute)
@@ -96,6 +93,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
     return value
+
+
+def read_special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of the special tokens that a model has; files hold each as a string or an object with `content`."""
+    given = {name: config.get(name) for name in _SPECIAL}
+    texts = {name: each["content"] if isinstance(each, dict) else each for name, each in given.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def read_templates(model_dir: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from astune.context_tracker.prompt.messages import parse_arguments
 Tools = Sequence[Mapping[str, Any]]
 _JSON = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class WrittenCall:
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """An answer taken apart. `reasoning` is "" for an empty reasoning block and None where there is no block."""
+    """A parsed answer. `reasoning` is "" for an empty reasoning block and None where there is no block."""
 
     content: str | None
     reasoning: str | None
@@ -140,42 +139,6 @@ def read_json_call(text: str, arguments_key: str, others: frozenset[str] | None 
     return make_call(name, fields[arguments_key], call_id if isinstance(call_id, str) else None)
 
 
-def typed_arguments(name: str, pairs: Iterable[tuple[str, str]], tools: Tools) -> WrittenCall | None:
-    """The call whose arguments were written as text, each given the type that the tool's schema asks for.
-
-    Such formats do not tell the string "1" from the number 1; an argument whose schema does not say is a string.
-    """
-    schema = _parameters_of(name, tools)
-    arguments = {key: _typed(text, schema.get(key, {})) for key, text in pairs}
-    return make_call(name, json.dumps(arguments, ensure_ascii=False))
-
-
-def _parameters_of(name: str, tools: Tools) -> Mapping[str, Any]:
-    for tool in tools:
-        if tool["function"]["name"] == name:
-            properties: Mapping[str, Any] = tool["function"].get("parameters", {}).get("properties", {})
-            return properties
-    return {}
-
-
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """`text` as the value its schema asks for; text that is not such a value stays a string.
-
-    Python's names count as JSON's (`True`), since some templates write arguments with `str`.
-    """
-    types = _types(schema)
-    if text in ("null", "None") and "null" in types:
-        return None
-    if not types or "string" in types:
-        return text
-    try:
-        return json.loads(_PYTHON.get(text, text))
-    except (ValueError, RecursionError):
-        return text
-
-
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    """The JSON types a schema allows, as far as `type` and `anyOf` say."""
-    own = schema.get("type", [])
-    types = {own} if isinstance(own, str) else set(own)
-    return types.union(*(_types(choice) for choice in schema.get("anyOf", ())))
+def parameters_of(name: str, tools: Tools) -> Any:
+    """The JSON Schema of the tool's arguments; None if there is no such tool, or it says nothing of them."""
+    return next((tool["function"].get("parameters") for tool in tools if tool["function"]["name"] == name), None)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import PromptBuilder
+from astune.context_tracker.prompt.call_check import OFFERS_TOOLS
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.messages import same_arguments
+from astune.context_tracker.prompt.template_style import CALL, NAME, RESULT, TOOL
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.model import KEY
 from astune.doctor.findings import Finding, fail, ok, warn
@@ -17,28 +17,13 @@ from astune.errors import WorkflowError
 
 Message = Mapping[str, Any]
 
-TOOL: Message = {
-    "type": "function",
-    "function": {
-        "name": "look_up_probe",
-        "description": "Look something up.",
-        "parameters": {
-            "type": "object",
-            "properties": {"word": {"type": "string"}, "count": {"type": "integer"}},
-            "required": ["word", "count"],
-        },
-    },
-}
-ARGUMENTS = '{"word": "naïve \\"quote\\"", "count": 3}'
 USER: Message = {"role": "user", "content": "user-probe"}
-CALL: Message = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [
-        {"id": "c00000000", "type": "function", "function": {"name": "look_up_probe", "arguments": ARGUMENTS}}
-    ],
+SECOND_CALL: Message = {
+    **CALL["tool_calls"][0],
+    "id": "probe0001",
+    "function": {"name": NAME, "arguments": '{"word": "second-probe", "count": 4}'},
 }
-RESULT: Message = {"role": "tool", "tool_call_id": "c00000000", "name": "look_up_probe", "content": "tool-probe"}
+SECOND_RESULT: Message = {**RESULT, "tool_call_id": "probe0001", "content": "second-result-probe"}
 ANSWER: Message = {"role": "assistant", "content": "assistant-probe"}
 AFTER_REASONING = "a new user message after reasoning"
 COST = (
@@ -50,10 +35,9 @@ COST = (
 def check_template(checked: CheckedConfig) -> Iterator[Finding]:
     where, chat_format = checked.where(KEY), checked.chat_format
     problems = [*_roles(chat_format, where), *_stop(chat_format, where)]
-    offered = _offered(checked)
-    problems += _tools(chat_format, offered, checked)
+    problems += _tools(checked)
     if not problems:
-        problems += _prefix(chat_format, checked, offered)
+        problems += _prefix(chat_format, checked, _offered(checked))
     yield from problems
     if not problems:
         calls = f"tool calls written as {chat_format.tool_call_format!r} and read back"
@@ -66,20 +50,20 @@ def check_template(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 def _offered(checked: CheckedConfig) -> bool | None:
-    """True if the workflow offered tools in the dry run; None if there was no dry run."""
+    """True if the workflow offered tools in the dry run; None if there was none, or none that called the model."""
     try:
-        return bool(checked.dry_run.tools)
+        played = checked.dry_run
+        if played.episode.turns:
+            return bool(played.tools)
+        error = played.episode.error
+        return True if error is not None and OFFERS_TOOLS in error.message else None
     except Missing:
         return None
 
 
 def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
     fix = "use another model or template: astune.model.path with a chat_template.jinja that writes it"
-    for role, messages in {
-        "system": [{"role": "system", "content": "system-probe"}, USER],
-        "user": [USER],
-        "assistant": [USER, ANSWER, USER],
-    }.items():
+    for role, messages in {"system": [SYSTEM, USER], "user": [USER], "assistant": [USER, ANSWER, USER]}.items():
         try:
             written = chat_format.render(messages)
         except WorkflowError as error:
@@ -88,6 +72,44 @@ def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
             continue
         if f"{role}-probe" not in written:
             yield fail(f"the chat template drops {role} messages: the model would never see them", where=where, fix=fix)
+            return
+    problems = {situation: _problem(chat_format, messages, tools) for situation, (messages, tools) in _SENT.items()}
+    calls = chat_format.tool_call_format != "none"
+    found = {name: told for name, told in problems.items() if told is not None and (calls or not _SENT[name][1])}
+    if found:
+        yield warn(
+            f"an agent that sends {_listed(list(found))} ends with an error: {next(iter(found.values()))}",
+            where=where,
+            fix="nothing, if your agent sends none; else write it into another message, or use another template",
+        )
+
+
+SYSTEM: Message = {"role": "system", "content": "system-probe"}
+_SENT: dict[str, tuple[Sequence[Message], Sequence[Message]]] = {
+    "a developer message": ([{**SYSTEM, "role": "developer"}, USER], ()),
+    "two system messages": ([{**SYSTEM, "content": "first-probe"}, SYSTEM, USER], ()),
+    "a later system message": ([USER, ANSWER, SYSTEM, {**USER, "content": "later-probe"}], ()),
+    "text beside a tool call": ([USER, {**CALL, "content": "text-probe"}, RESULT], [TOOL]),
+    "two tool calls at once": (
+        [USER, {**CALL, "tool_calls": [*CALL["tool_calls"], SECOND_CALL]}, RESULT, SECOND_RESULT],
+        [TOOL],
+    ),
+}
+"""Messages that an agent may send: the messages, and the tools that go with them."""
+
+
+def _problem(chat_format: ChatFormat, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str | None:
+    """Why the template cannot be given a conversation; None if it writes all of it."""
+    try:
+        chat_format.check_said(chat_format.render(messages, tools), messages)
+    except WorkflowError as error:
+        return str(error)
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
@@ -99,45 +121,14 @@ def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
         )
 
 
-def _tools(chat_format: ChatFormat, offered: bool | None, checked: CheckedConfig) -> Iterator[Finding]:
-    where = checked.where("astune.model.tool_call_format")
-    if chat_format.tool_call_format == "none":
-        if offered:
-            yield fail(
-                "the workflow offers tools, but how this model writes tool calls could not be read off its template",
-                where=where,
-                fix=f"set it to one of {', '.join(FORMATS)}, or use a model that was made for tools",
-            )
+def _tools(checked: CheckedConfig) -> Iterator[Finding]:
+    """What keeps agents from using tools."""
+    offered, problem = _offered(checked), checked.chat_format.call_problem
+    for_chat_alone = checked.chat_format.tool_call_format == "none" and not offered
+    if problem is None or for_chat_alone:
         return
-    told = warn if offered is False else fail
-    unused = " (the dry run offered no tools)" if offered is False else ""
-    try:
-        prompt = chat_format.render([USER], [TOOL])
-        written = chat_format.render([USER, CALL], [TOOL], add_generation_prompt=False)
-        results = chat_format.render([USER, CALL, RESULT], [TOOL])
-    except WorkflowError as error:
-        yield told(f"{error}{unused}", where=checked.where(KEY), fix="use a model whose template writes tools")
-        return
-    fix = "use a model that was made for tools, or its template for tools"
-    if "look_up_probe" not in prompt:
-        yield told(f"the chat template drops the tools: the model would never see them{unused}", where=where, fix=fix)
-    elif "tool-probe" not in results:
-        yield told(f"the chat template drops the results of tools{unused}", where=where, fix=fix)
-    elif not _reads_back(chat_format, prompt, written):
-        yield told(
-            f"a tool call that the template writes is not read back as it was: tool_call_format is "
-            f"{chat_format.tool_call_format!r}{unused}",
-            where=where,
-            fix=f"'auto', or the one of {', '.join(FORMATS)} that fits the template",
-        )
-
-
-def _reads_back(chat_format: ChatFormat, prompt: str, written: str) -> bool:
-    start = len(prompt) if written.startswith(prompt) else written.find("user-probe") + len("user-probe")
-    closing = chat_format.find_closing(written, start)
-    text = written[start : closing[0]] if closing is not None and start == len(prompt) else written[start:]
-    calls = chat_format.parse_text(text, [TOOL], prompt=prompt).tool_calls
-    return [call.name for call in calls] == ["look_up_probe"] and same_arguments(calls[0].arguments, ARGUMENTS)
+    told, unused = (warn, " (the dry run offered no tools)") if offered is False else (fail, "")
+    yield told(problem.what + unused, where=checked.where(problem.key), fix=problem.fix)
 
 
 def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | None) -> Iterator[Finding]:

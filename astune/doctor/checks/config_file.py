@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from astune.backbone.base import check_keys
-from astune.backbone.trinity.conversion.convert import convert
+from astune.backbone.base import check_keys, refuse_problems
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.trainer.settings import settings_of
 from astune.config.load import LoadedConfig, load_config
@@ -52,9 +50,8 @@ def check_config(checked: CheckedConfig) -> Iterator[Finding]:
         return
     try:
         ignored = check_keys(checked.backbone, loaded)
-        if name == "trinity" and checked.runs:
-            per_epoch = checked.config.trainer.tasks_per_step  # how many tasks there are is another check's matter
-            convert(loaded, Path(checked.config.runs_dir), num_tasks=per_epoch)
+        if checked.runs:
+            refuse_problems(checked.backbone, loaded)
         if name == "verl" and checked.runs:
             yield from _placement(Demand.of(settings_of(loaded).tree), checked.config)
     except ConfigError as error:

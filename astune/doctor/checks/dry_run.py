@@ -9,13 +9,14 @@ from itertools import chain
 
 from astune.check_tasks.wordings import right_answer, wordings, wrong_answer
 from astune.clients.chat import ChatClient
-from astune.context_tracker.prompt.answer_formats import FORMATS
+from astune.config.rules import plays_episodes
+from astune.context_tracker.prompt.call_check import OFFERS_TOOLS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.dry_run_tools import on_call_without_arguments, on_fitting_call, tool_to_try
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.checks.workflow import KEY
-from astune.doctor.findings import Finding, fail, ok, warn
+from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.scripted_episode import Blocked, DryRun, ModelScript, needs_arguments, play
 from astune.errors import SetupError
 from astune.rollout.setup import RolloutSetup
@@ -133,7 +134,8 @@ def _best(checked: CheckedConfig, setup: RolloutSetup, task: Task, seconds: floa
 def _problems(checked: CheckedConfig, played: DryRun) -> Iterator[Finding]:
     episode, where = played.episode, checked.where(KEY)
     if episode.error is not None:
-        yield _error(checked, episode)
+        refused = OFFERS_TOOLS in episode.error.message
+        yield skip("the first call that offers tools is refused: see template") if refused else _error(checked, episode)
         return
     if not episode.turns:
         yield fail(
@@ -142,8 +144,11 @@ def _problems(checked: CheckedConfig, played: DryRun) -> Iterator[Finding]:
             fix="give the agent tuner.model(...), tuner.openai_client(...) or tuner.base_url(...) as its model",
         )
         return
-    yield from _untrained(episode, where)
+    if plays_episodes(checked.config):  # an evaluation trains nothing
+        yield from _untrained(episode, where)
     yield from _blocking(played)
+    for said in played.notes.values():
+        yield warn(said, where=where, fix="fix it, or know that the run says the same")
     yield from _own_reward(checked, played, where)
     answer = None if episode.output is None else episode.output.answer
     calls = f"{len(episode.turns)} model call{'s' * (len(episode.turns) > 1)}"
@@ -249,14 +254,12 @@ def _error(checked: CheckedConfig, episode: Episode) -> Finding:
         )
     if "no such auxiliary model" in error.message:
         fix = "add it under astune.rollout.auxiliary_models: {name: {base_url: ..., model: ...}}, or correct the name"
-    elif "offers tools, but" in error.message:
-        return fail(said, where=checked.where("astune.model.tool_call_format"), fix=f"one of {', '.join(FORMATS)}")
     elif "expected astune.WorkflowOutput" in error.message:
         fix = "return WorkflowOutput(answer=...) at its end"
     elif episode.stop_reason is StopReason.CONTEXT_OVERFLOW:
         fix = "shorten the system prompt, or raise astune.model.max_model_len"
     elif error.stage == "judge":
-        fix = "mend the judge for what the workflow returns, or let the workflow return text"
+        fix = "fix the judge for what the workflow returns, or let the workflow return text"
     elif "asked for permission" in error.message:
         fix = "give the agent **training_defaults() from astune.workflow.agentscope"
     who = "the judge fails on what the workflow returned" if error.stage == "judge" else "the workflow fails"

@@ -14,13 +14,16 @@ from astune.doctor.findings import Finding, fail, ok, warn
 from astune.doctor.scripted_episode import ENDS, DryRun
 from astune.support.user_code import code_of, place_of, source_of
 from astune.types import StopReason
+from astune.workflow.tuner import HOST_TOOLS
 
 _AGENT = re.compile(r"\bAgent\(")
 
 
 def tool_to_try(played: DryRun) -> str | None:
-    """The first tool that does not look made to hand in the answer."""
-    return next((name for name in played.tools if not ENDS.search(name)), None)
+    """The first tool that does not look made to hand in the answer; none that would act on this machine."""
+    subjects = [subject.removeprefix(HOST_TOOLS) for subject in played.notes if subject.startswith(HOST_TOOLS)]
+    here = {name for subject in subjects for name in subject.split(", ")}
+    return next((name for name in played.tools if not ENDS.search(name) and name not in here), None)
 
 
 def on_fitting_call(checked: CheckedConfig, played: DryRun, tool: str) -> Iterator[Finding]:

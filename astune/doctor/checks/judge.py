@@ -10,12 +10,14 @@ from astune.check_tasks.judged_tasks import NOT_BY_THE_ANSWER, JudgedTasks, by_j
 from astune.check_tasks.try_answers import TriedAnswer, in_best_words, try_answers
 from astune.check_tasks.wordings import MATH_JUDGE, NO_ANSWER, wordings, wrong_answer
 from astune.config.rules import ASKS_MODELS
+from astune.config.rules.beside import AWAY
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.scripted_episode import Blocked, in_time
 from astune.errors import ConfigError, PluginError, TaskError
 from astune.support.user_code import place_of
+from astune.training.tasks import judge_keys_that_none_reads
 from astune.types import Task
 
 KEY = "astune.task_judge.judge_protocol"
@@ -40,12 +42,21 @@ def check_judge(checked: CheckedConfig) -> Iterator[Finding]:
     except TaskError as error:
         yield fail(str(error), where=checked.where(KEY), fix="correct the task, or take its field out")
         return
+    yield from _unread_keys(checked)
     if not checked.config.task_judge.judges:
         checked.judge = None
         if not found:
             yield ok("no judge: the workflow returns the reward itself (see the dry run)")
     for judged in found:
         yield from _check(checked, judged)
+
+
+def _unread_keys(checked: CheckedConfig) -> Iterator[Finding]:
+    """What a run refuses, as none of the judges reads it."""
+    evaluated = chain.from_iterable(evaluation.tasks for evaluation in checked.evaluations)
+    for key, why in judge_keys_that_none_reads(chain(_tasks(checked), evaluated), checked.config):
+        said = why.removesuffix(f"; {AWAY}")
+        yield fail(f"no judge reads {key}: {said}", where=checked.where(key), fix=f"{AWAY}: a run refuses it")
 
 
 def _tasks(checked: CheckedConfig) -> list[Task]:
@@ -110,7 +121,7 @@ def _on_right(checked: CheckedConfig, judged: JudgedTasks, tried: Sequence[Tried
             f"the judge fails on {len(failed)} of {len(tried)} right answers, first on that of "
             f"{checked.place(failed[0].task)}: {failed[0].said}",
             where=place_of(failed[0].error) if failed[0].error and place_of(failed[0].error) else checked.where(KEY),
-            fix="mend the judge, or the reference answer of that task: an attempt it fails on gets no reward at all",
+            fix="fix the judge, or the reference answer of that task: an attempt it fails on gets no reward at all",
         )
     refused = [one for one in tried if one.error is None and not one.right]
     if not refused:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from astune.backbone.model_size import ModelSize, matrices_in, read_size
+from astune.backbone.lora.targets import ends_of, why_refused
+from astune.backbone.memory.model_size import ModelSize, layers_in, read_size
 from astune.context_tracker.model_dir import adapter_dir, load_chat_format, resolve_base_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import cached_model, is_hub_id, is_reachable
-from astune.errors import ModelError, nearest
-from astune.support.units import show_count
+from astune.errors import ModelError
+from astune.support.machine_memory import show_count
 
 KEY = "astune.model.path"
 
@@ -49,23 +50,22 @@ def check_model(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where(KEY),
             fix="copy them there too, or convert older weights with transformers' save_pretrained",
         )
-    for found in _targets(checked, folder):
+    for found in _targets(checked, folder, size):
         problems += 1
         yield found
     if not problems:
         yield ok(f"{config.path}: {_shown(size)}")
 
 
-def _targets(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
-    """The targets of adapters that no layer is called by, where weights are there to tell."""
-    layers = matrices_in(folder)
-    ends = sorted({name.rpartition(".")[2] for name in layers})
+def _targets(checked: CheckedConfig, folder: Path, size: ModelSize) -> Iterator[Finding]:
+    """The targets that get no adapter, where weights are there to tell."""
+    layers, others = layers_in(folder)
     for target in checked.config.model.lora.targets if layers else ():
-        if not any(name == target or name.endswith(f".{target}") for name in layers):
+        if (why := why_refused(target, layers, others, tied=size.tied)) is not None:
             yield fail(
-                f"no linear layer of the model is called {target!r}.{nearest(target, ends)}",
+                why,
                 where=checked.where("astune.model.lora.targets"),
-                fix=f"take some of {', '.join(ends)}, or leave the key out: then all get an adapter",
+                fix=f"take some of {', '.join(ends_of(layers))}, or leave the key out: then all get an adapter",
             )
 
 

@@ -13,11 +13,11 @@ from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.checks.config_file import problems
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.errors import AstuneError, ConfigError, PluginError
-from astune.online.place import online_folder, store_url, versions_folder
+from astune.online.place import keep_file, online_folder, store_url, versions_folder
 from astune.online.redaction import Redactor
-from astune.online.service.doors import read_tokens
+from astune.online.service.access import read_tokens
 from astune.online.training.check import check_online
-from astune.support.serving import bound_socket
+from astune.support.http.serving import bound_socket
 from astune.task_judge import make_judge
 
 STORE = "astune.online.store"
@@ -77,8 +77,8 @@ def _doors(checked: CheckedConfig) -> Iterator[Finding]:
 def _is_served(host: str, port: int) -> bool:
     try:
         answer = httpx.get(f"http://{host}:{port}/health", timeout=2.0, trust_env=False)
-        return answer.is_success and answer.json().get("state") == "well"
-    except (httpx.HTTPError, ValueError, AttributeError):
+        return answer.is_success and "state" in answer.json()
+    except (httpx.HTTPError, ValueError, TypeError):
         return False
 
 
@@ -112,6 +112,9 @@ def _folder(checked: CheckedConfig) -> Iterator[Finding]:
     elif not os.access(existing, os.W_OK | os.X_OK):
         fix = f"name a folder of your own with {FOLDER}, or change its rights"
         yield fail(f"nothing can be written into {existing}", where=checked.where(FOLDER), fix=fix)
+    elif (file := keep_file(folder)).exists():
+        fix = f"delete it, unless a backup is being made: rm {file}"
+        yield warn(f"no old version is deleted, as {file} is there", where=checked.where(FOLDER), fix=fix)
 
 
 def _store(checked: CheckedConfig) -> Iterator[Finding]:
@@ -122,32 +125,39 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         yield skip("astune.online.store is a server, and this is --offline")
         return
     try:
+        from astune.online.store.versions import newest
         from astune.online.training.checkpoint import check
-        from astune.store.database import Database, check_usable, shown
-        from astune.store.versions import newest
+        from astune.store.database import Database, check_usable, show_url
+        from astune.store.upgrades import differences
     except ModuleNotFoundError as error:
         yield skip(f"the store needs {error.name!r}; see 'packages' above")
         return
     try:
         lacks = check_usable(url)
         if lacks is None:
-            yield ok(f"{shown(url)} will be made")
+            yield ok(f"{show_url(url)} will be made")
             return
         if lacks:
-            yield ok(
-                f"{shown(url)} is there; its tables are brought up to date by who opens it first ({len(lacks)} steps)"
-            )
+            steps = f"({len(lacks)} steps)"
+            yield ok(f"{show_url(url)} is there; its tables are brought up to date by who opens it first {steps}")
             return
         with closing(Database(url)) as database, database.reading() as connection:
-            version = newest(connection)
+            version, wrong = newest(connection), differences(connection)
     except AstuneError as error:
         fix = "name a database that can be reached, as sqlite:///online.db"
         yield fail(str(error), where=checked.where(STORE), fix=fix)
         return
+    if wrong:
+        fix = "bring it back from a backup, or make what is missing as a new store has it"
+        yield fail(
+            f"the tables of {show_url(url)} are not as they were made: {'; '.join(wrong)}",
+            where=checked.where(STORE),
+            fix=fix,
+        )
     if (file := _unwritable(url)) is not None:
         yield fail(f"nothing can be written into {file}", where=checked.where(STORE), fix="change its rights")
     if version.folder is None:
-        yield ok(f"{shown(url)} is there; no version was made yet")
+        yield ok(f"{show_url(url)} is there; no version was made yet")
         return
     try:
         check(versions_folder(online_folder(config)) / version.folder, version.sha256)
@@ -155,7 +165,7 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         fix = f"name the folder that has it with {FOLDER}, or bring it back from a backup"
         yield fail(f"the newest version is {version.number}, and {error}", where=checked.where(FOLDER), fix=fix)
         return
-    yield ok(f"{shown(url)} is there; its newest version is {version.number}, and its checkpoint is whole")
+    yield ok(f"{show_url(url)} is there; its newest version is {version.number}, and its checkpoint is whole")
 
 
 def _unwritable(url: str) -> Path | None:
@@ -175,7 +185,7 @@ def _engine(checked: CheckedConfig) -> Iterator[Finding]:
         return
     try:
         from astune.online.service.vllm import VllmEngine
-        from astune.store.versions import ModelVersion
+        from astune.online.store.versions import ModelVersion
     except ModuleNotFoundError as error:
         yield skip(f"the service needs {error.name!r}; see 'packages' above")
         return

@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from astune.backbone.trinity.conversion.values import wants_tinker
-from astune.backbone.trinity.versions import require_trinity
-from astune.backbone.verl.trainer.settings import settings_of
-from astune.backbone.verl.versions import require_verl
-from astune.backbone.vllm.settings import served_version
-from astune.doctor.checked_config import CheckedConfig
+from astune.backbone.foreign.packages import FLASH, INSTALL_FLASH, NEEDED_BY, show_version
+from astune.backbone.vllm.settings import find_vllm_version
+from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import MissingDependency
 from astune.plugins import agentscope_hint
+from astune.support import machine_memory
 from astune.support.user_code import imported_by, source_of
 
 PYTHON = ((3, 10), (3, 14))
@@ -26,6 +24,7 @@ LORA = "0.21"
 """The least version of peft, likewise."""
 ONLINE = {"alembic": "1.14", "prometheus-client": "0.21", "sqlalchemy": "2.0.36"}
 """Those of what `astune online` needs besides, likewise."""
+FLASH_ATTN = show_version(NEEDED_BY[FLASH].at_least)
 POSTGRESQL = {"psycopg": "3.2"}
 """And of a store in PostgreSQL."""
 EXTRAS = {
@@ -50,6 +49,14 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
         in_bits = config.trainer.optimizer == "adamw_8bit" or config.model.lora.base != "dtype"
         needed |= {"bitsandbytes": "0"} if in_bits else {}
         needed |= {"peft": LORA} if config.model.lora.rank is not None else {}
+        if config.model.attention == FLASH:
+            needed |= {"flash-attn": FLASH_ATTN}
+            if config.model.device == "auto" and not machine_memory.gpus():
+                yield fail(
+                    "flash-attn has kernels for CUDA alone, and this machine shows no GPU",
+                    where=checked.loaded.where("astune.model.attention") if checked.loaded else "",
+                    fix="astune.model.attention: auto",
+                )
     needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
     needed |= ONLINE if checked.serves else {}
     needed |= POSTGRESQL if checked.serves and (config.online.store or "").startswith("postgres") else {}
@@ -63,13 +70,10 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
             seen.append(f"{name} {installed}")
     if config.backbone == "local" and config.rollout.engine == "vllm" and config.rollout.vllm.base_url is None:
         try:
-            seen.append(f"vLLM {served_version(config.rollout.vllm)}")
+            seen.append(f"vLLM {find_vllm_version(config.rollout.vllm)}")
         except MissingDependency as error:
             yield fail(str(error), fix=VLLM)
-    if config.backbone == "trinity":
-        yield from _trinity(checked)
-    if config.backbone == "verl":
-        yield from _verl(checked)
+    yield from _needed_by_backbone(checked)
     file = source_of(config.rollout.agentscope_learn_protocol or "")
     if file is not None and "agentscope" in imported_by(file):
         installed = version_of("agentscope")
@@ -82,22 +86,14 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
     yield ok(", ".join(seen))
 
 
-def _trinity(checked: CheckedConfig) -> Iterator[Finding]:
-    """Trinity's own check of versions, which a run makes first."""
-    assert checked.loaded is not None
-    tinker = wants_tinker(checked.loaded)
+def _needed_by_backbone(checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        require_trinity(tinker=tinker, verl=not tinker)
+        if checked.loaded is not None:
+            checked.backbone.require_packages(checked.loaded)
+    except Missing:
+        return  # a backbone that does not load is another check's matter
     except MissingDependency as error:
-        yield _missing(error, "external/trinity/README.md")
-
-
-def _verl(checked: CheckedConfig) -> Iterator[Finding]:
-    assert checked.loaded is not None
-    try:
-        require_verl(settings_of(checked.loaded).tree["actor_rollout_ref"]["rollout"]["name"])
-    except MissingDependency as error:
-        yield _missing(error, "external/verl/README.md")
+        yield _missing(error, f"external/{checked.config.backbone}/README.md")
 
 
 def _missing(error: MissingDependency, page: str) -> Finding:
@@ -123,6 +119,8 @@ def how_to_install(message: str) -> str:
 
 
 def _install(name: str) -> str:
+    if name == "flash-attn":
+        return f"{INSTALL_FLASH}, or astune.model.attention: auto"
     return f'pip install "astune[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
 
 

@@ -15,7 +15,7 @@ from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.errors import ConfigError, StoreError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.run_dir import RunDir
-from astune.support.units import show_bytes
+from astune.support.machine_memory import show_bytes
 
 KEY = "astune.runs_dir"
 STORE = "astune.monitor.store"
@@ -70,7 +70,7 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         yield skip("astune.monitor.store is a server, and this is --offline")
         return
     try:
-        from astune.store.database import check_usable, shown
+        from astune.store.database import check_usable, show_url
     except ModuleNotFoundError as error:
         yield fail(f"{STORE} needs {error.name!r}", where=checked.where(STORE), fix="pip install 'astune[online]'")
         return
@@ -80,7 +80,7 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         fix = "name a database that can be reached, as sqlite:///runs.db, or null for none"
         yield fail(str(error), where=checked.where(STORE), fix=fix)
         return
-    yield ok(f"{shown(url)} {'is there' if there else 'will be made'}")
+    yield ok(f"{show_url(url)} {'is there' if there else 'will be made'}")
 
 
 def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:

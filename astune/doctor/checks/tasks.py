@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 
+from astune.config.rules import plays_episodes
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, skip, warn
@@ -38,6 +40,9 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
     if sets is None:
         return
     training, validation = list(sets.training), list(sets.held_out)
+    trains = plays_episodes(checked.config)
+    if not trains:  # tasks are there to evaluate on; what is read of the others is read by the run too
+        training, validation = [], [*validation, *chain.from_iterable(sets.named.values())]
     if not training and not validation:
         return
     checked.tasks = {"training": training, "validation": validation}
@@ -60,7 +65,10 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
             fix="set one of the two, or take the field env_type out of the tasks",
         )
     named = "".join(f", {len(tasks)} in the held-out set {name!r}" for name, tasks in sets.named.items())
-    yield ok(f"{len(training)} training tasks, {len(validation)} held out{named}")
+    if trains:
+        yield ok(f"{len(training)} training tasks, {len(validation)} held out{named}")
+    else:
+        yield ok(f"{len(validation)} held-out tasks, which evaluations play")
 
 
 def _source(checked: CheckedConfig, split: Split) -> str:
@@ -81,7 +89,7 @@ def _read(checked: CheckedConfig) -> Generator[Finding, None, TaskSets | None]:
         checked.start_environment_service()
     except AstuneError as error:
         where = checked.where("astune.task_reader.env_service.serve")
-        yield fail(str(error), where=where, fix=how_to_install(str(error)) or "mend what it says, or name another")
+        yield fail(str(error), where=where, fix=how_to_install(str(error)) or "fix what it says, or name another")
         return None
     config = checked.config.task_reader
     try:
@@ -116,7 +124,7 @@ def _bad_records(problems: Sequence[str], *, stops: bool) -> Iterator[Finding]:
     if (more := len(problems) - MOST_SHOWN) > 0:
         where = problems[MOST_SHOWN].partition(": ")[0]
         said = "a run stops at the first" if stops else "a run leaves them out"
-        yield finding(f"{more} more records like these", where=where, fix=f"mend them too: {said}")
+        yield finding(f"{more} more records like these", where=where, fix=f"fix them too: {said}")
 
 
 def _fix_for(problem: str) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from astune.algorithm import ADVANTAGES
 from astune.backbone.base import covers
+from astune.config.evaluation import aim_of, is_success, split_figure
+from astune.config.rules import plays_episodes
+from astune.config.rules.method import rules_of
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.errors import PluginError
@@ -36,17 +39,28 @@ def check_training(checked: CheckedConfig) -> Iterator[Finding]:
     yield from found
     if not found:
         trainer, rollout = checked.config.trainer, checked.config.rollout
+        attempts = f" x {rollout.num_repeat} attempts" if plays_episodes(checked.config) else ""
         yield ok(
-            f"{total_steps(checked)} steps of {trainer.tasks_per_step} tasks x {rollout.num_repeat} attempts, learning "
-            f"rate {trainer.learning_rate:g}"
+            f"{total_steps(checked)} steps of {trainer.tasks_per_step} {noun(checked)}{attempts}, learning rate "
+            f"{trainer.learning_rate:g}"
         )
 
 
+def noun(checked: CheckedConfig) -> str:
+    """The name of what a step takes."""
+    return "tasks" if plays_episodes(checked.config) else "examples"
+
+
+def number(checked: CheckedConfig) -> int:
+    """How many tasks, or examples, are trained on. Raises Missing where they could not be read."""
+    return len(checked.tasks["training"]) if plays_episodes(checked.config) else checked.examples
+
+
 def total_steps(checked: CheckedConfig) -> int:
-    """Steps of the whole run, as far as the training tasks are known."""
+    """Steps of the whole run, as far as the training tasks or the examples are known."""
     trainer = checked.config.trainer
     try:
-        per_epoch = max(len(checked.tasks["training"]) // trainer.tasks_per_step, 1)
+        per_epoch = max(number(checked) // trainer.tasks_per_step, 1)
     except Missing:
         per_epoch = 1
     limits = [trainer.total_steps, None if trainer.total_epochs is None else trainer.total_epochs * per_epoch]
@@ -122,7 +136,7 @@ def _learning_rate(checked: CheckedConfig) -> Iterator[Finding]:
 def _critic(checked: CheckedConfig) -> Iterator[Finding]:
     algorithm, policys = checked.config.algorithm, checked.config.trainer.learning_rate
     rate = algorithm.critic.learning_rate
-    if algorithm.needs_critic and rate < policys:
+    if rules_of(algorithm).needs_critic and rate < policys:
         yield warn(
             f"the critic learns more slowly ({rate:g}) than the policy ({policys:g}), whose advantages it makes",
             where=checked.where("astune.algorithm.critic.learning_rate"),
@@ -133,12 +147,12 @@ def _critic(checked: CheckedConfig) -> Iterator[Finding]:
 def _length(checked: CheckedConfig) -> Iterator[Finding]:
     trainer = checked.config.trainer
     try:
-        tasks = len(checked.tasks["training"])
+        tasks = number(checked)
     except Missing:
         return
     if 0 < tasks < trainer.tasks_per_step:
         yield fail(
-            f"a step takes {trainer.tasks_per_step} tasks, and there are {tasks}",
+            f"a step takes {trainer.tasks_per_step} {noun(checked)}, and there are {tasks}",
             where=checked.where("astune.trainer.tasks_per_step"),
             fix=f"set it to {tasks} or fewer",
         )
@@ -185,14 +199,25 @@ def _evaluation(checked: CheckedConfig) -> Iterator[Finding]:
 
 def _keep_best(checked: CheckedConfig) -> Iterator[Finding]:
     """Whether the judge gives the figure by which the best checkpoint is kept."""
-    figure = checked.config.trainer.keep_best
+    named = checked.config.trainer.keep_best
     try:
         verdict = checked.dry_run.episode.verdict
     except Missing:
         return
-    if figure is not None and not figure.endswith("/reward") and verdict is not None and verdict.passed is None:
+    if named is None or verdict is None:
+        return
+    evaluation, figure = split_figure(aim_of(named).figure)
+    where = checked.where("astune.trainer.keep_best")
+    given = [f"{evaluation}/judge/{name}" for name in verdict.metrics]
+    if is_success(figure) and verdict.passed is None:
         yield warn(
-            f"the best checkpoint is kept by {figure}, and the judge does not say what succeeds: none is kept",
-            where=checked.where("astune.trainer.keep_best"),
-            fix=f"set it to {figure.rpartition('/')[0]}/reward",
+            f"the best checkpoint is kept by {named}, and the judge does not say what succeeds: none is kept",
+            where=where,
+            fix=f"set it to {evaluation}/reward",
+        )
+    elif figure.startswith("judge/") and f"{evaluation}/{figure}" not in given:
+        yield warn(
+            f"the best checkpoint is kept by {named}, and the judge gave no such metric of the episode of the dry run",
+            where=where,
+            fix=f"name one that it gives: {', '.join(given) or 'it gives none'}",
         )

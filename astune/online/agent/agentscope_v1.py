@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any
 
 from astune.errors import OnlineError
-from astune.online.agent.agentscope import Told, check_kind, check_sandbox
+from astune.online.agent.agentscope import OnReply, check_kind, check_sandbox
 from astune.online.agent.conversation import Conversation
 from astune.online.agent.shadow import ShadowRun
-from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, WriteGuard, is_read_only
+from astune.online.agent.writes import REFUSAL, RecordedTool, ToolDecision, WriteGuard, is_read_only
 
 _agent: Any = import_module("agentscope.agent")
 _formatter: Any = import_module("agentscope.formatter")
@@ -25,7 +25,7 @@ _EQUIP = "reset_equipped_tools"
 _COMPRESSED = "compressed"
 """AgentScope's mark of messages that a summary stands for."""
 _ALONE = ("long_term_memory", "plan_notebook")
-"""What an agent may have that writes, and that no toolkit holds."""
+"""Attributes of an agent that write and belong to no toolkit."""
 
 
 class _Reply:
@@ -37,7 +37,8 @@ class _Reply:
         self.output = output
 
     async def messages(self) -> tuple[list[Any], list[Any]]:
-        """By the ids of the inputs; without inputs a reply begins after what a user said last."""
+        """Split the history at the inputs, found by their ids; without inputs a reply begins after the last message of
+        a user."""
         compresses = self.agent.compression_config and self.agent.compression_config.enable
         held = await self.agent.memory.get_memory(exclude_mark=_COMPRESSED if compresses else None)
         given = self.inputs.get("msg")
@@ -70,25 +71,25 @@ class _ShadowToolkit(_tool.Toolkit):  # type: ignore[misc]  # a class of AgentSc
         inside = sandbox is not None and name in sandbox.tools
         reads = is_read_only(tool.original_func)
         use = self._guard.decide(name, tool_call.get("input") or {}, reads=reads, in_sandbox=inside)
-        if use.fate == "ran":
+        if use.decision == "ran":
             return await super().call_tool_function(tool_call)  # type: ignore[no-any-return]
-        if use.fate == "sandbox":
+        if use.decision == "sandbox":
             return await sandbox.call_tool_function(tool_call)  # type: ignore[no-any-return]
-        return _answer(use)
+        return _answer_call(use)
 
 
-async def _answer(use: ToolFate) -> AsyncIterator[Any]:
-    output = copy.deepcopy(use.result) if use.fate == "recorded" else REFUSAL.format(name=use.name)
+async def _answer_call(use: ToolDecision) -> AsyncIterator[Any]:
+    output = copy.deepcopy(use.result) if use.decision == "recorded" else REFUSAL.format(name=use.name)
     said = [_message.TextBlock(type="text", text=output)] if isinstance(output, str) else output
     yield _tool.ToolResponse(content=said)
 
 
-class _Line1:
-    def hear(self, agent: Any, listener: object, told: Told) -> None:
-        async def heard(its: Any, inputs: dict[str, Any], output: Any) -> None:
-            await told(_Reply(its, inputs, output))
+class _Adapter1:
+    def hear(self, agent: Any, listener: object, on_reply: OnReply) -> None:
+        async def report(its: Any, inputs: dict[str, Any], output: Any) -> None:
+            await on_reply(_Reply(its, inputs, output))
 
-        agent.register_instance_hook("post_reply", f"astune_{id(listener):x}", heard)
+        agent.register_instance_hook("post_reply", f"astune_{id(listener):x}", report)
 
     def check(self, agent: Any, clone: Any, middlewares: Sequence[Any] | None) -> None:
         check_kind(agent, _agent.ReActAgent, clone)
@@ -112,7 +113,8 @@ class _Line1:
         ]
 
     def clone(self, agent: Any, model: Any, middlewares: Sequence[Any] | None) -> Any:
-        """The toolkit is still that of `agent`, `play` takes another: AgentScope would write into it."""
+        """Make an agent with the toolkit of `agent`, in whose place `play` puts another: AgentScope would write into
+        it."""
         return _agent.ReActAgent(
             name=agent.name,
             sys_prompt=agent._sys_prompt,
@@ -135,9 +137,9 @@ class _Line1:
         await made.memory.add(before)
         return await made(**inputs)
 
-    async def ask(self, agent: Any, text: str, told: Told) -> None:
+    async def ask(self, agent: Any, text: str, on_reply: OnReply) -> None:
         inputs = {"msg": _message.Msg("user", text, "user")}
-        await told(_Reply(agent, inputs, await agent(**inputs)))
+        await on_reply(_Reply(agent, inputs, await agent(**inputs)))
 
     def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         written = Conversation()
@@ -165,7 +167,7 @@ class _Line1:
 
 
 def _formatter_for(given: Any) -> Any:
-    """For OpenAI's API, as the trained model has it."""
+    """A formatter for OpenAI's API, which the trained model speaks."""
     if isinstance(given, (_formatter.OpenAIChatFormatter, _formatter.OpenAIMultiAgentFormatter)):
         return given
     several = "MultiAgent" in type(given).__name__
@@ -173,7 +175,7 @@ def _formatter_for(given: Any) -> Any:
 
 
 def _parts(content: Any) -> Any:
-    """Blocks in OpenAI's shape: a text where there is nothing else."""
+    """Blocks in OpenAI's shape; a plain text if all of them are texts."""
     if isinstance(content, str):
         return content
     if all(block["type"] == "text" for block in content):
@@ -189,4 +191,4 @@ def _data(block: Any) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": block["type"], "file_data": url}}
 
 
-LINE = _Line1()
+ADAPTER = _Adapter1()

@@ -1,4 +1,4 @@
-"""`Agent` of AgentScope 2.x. A hook is a middleware; one that is there already hears of replies from then on."""
+"""`Agent` of AgentScope 2.x. A hook is a middleware; a second hook of the same listener replaces the first."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from astune.errors import OnlineError
-from astune.online.agent.agentscope import Told, check_kind, check_sandbox
+from astune.online.agent.agentscope import OnReply, check_kind, check_sandbox
 from astune.online.agent.conversation import Conversation
 from astune.online.agent.shadow import ShadowRun
-from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, WriteGuard, is_read_only
+from astune.online.agent.writes import REFUSAL, RecordedTool, ToolDecision, WriteGuard, is_read_only
 
 _agent: Any = import_module("agentscope.agent")
 _message: Any = import_module("agentscope.message")
@@ -21,7 +21,7 @@ _MiddlewareBase: Any = import_module("agentscope.middleware").MiddlewareBase
 
 _CHAINS = ("reply", "reasoning", "check_permission", "acting", "model_call", "system_prompt", "compress_context")
 _OWN_TOOLS = ("agentscope.tool._task", "agentscope.tool._builtin._meta", "agentscope.agent")
-"""Where AgentScope has tools that change the state of the agent alone, which a clone has of its own."""
+"""Modules of AgentScope's tools that change only the state of the agent; a clone has its own."""
 _COMPRESS = "CompressContext"
 _STRUCTURED = "GenerateStructuredOutput"
 
@@ -32,7 +32,9 @@ class _Reply:
         self.inputs = inputs
         self.output: Any = None
         state = agent.state
-        self._before = [_summary(state.summary), *state.context] if state.summary else list(state.context)
+        # A summary is shown to the model as a user's message.
+        summary = [_message.UserMsg(name="user", content=state.summary)] if state.summary else []
+        self._before = [*summary, *state.context]
 
     @property
     def unfinished(self) -> str | None:
@@ -48,15 +50,10 @@ class _Reply:
         return self._before, [message for message in self.agent.state.context if message.id not in known]
 
 
-def _summary(summary: Any) -> Any:
-    """As the agent shows it to the model."""
-    return _message.UserMsg(name="user", content=summary)
-
-
-class _Ear(_MiddlewareBase):  # type: ignore[misc]  # a class of AgentScope, which mypy does not see
-    def __init__(self, listener: object, told: Told) -> None:
+class _ReplyListener(_MiddlewareBase):  # type: ignore[misc]  # a class of AgentScope, which mypy does not see
+    def __init__(self, listener: object, on_reply: OnReply) -> None:
         self.listener = listener
-        self._told = told
+        self._report = on_reply
 
     async def on_reply(self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> AsyncIterator[Any]:
         reply = _Reply(agent, input_kwargs)
@@ -64,7 +61,7 @@ class _Ear(_MiddlewareBase):  # type: ignore[misc]  # a class of AgentScope, whi
             if isinstance(item, _message.Msg):
                 reply.output = item
             yield item
-        await self._told(reply)
+        await self._report(reply)
 
 
 class _Guarded(_MiddlewareBase):  # type: ignore[misc]  # as above
@@ -93,10 +90,10 @@ class _Guarded(_MiddlewareBase):  # type: ignore[misc]  # as above
         call, sandbox = input_kwargs["tool_call"], self._guard.sandbox
         inside = sandbox is not None and await sandbox.get_tool(call.name) is not None
         use = self._guard.decide(call.name, call.input, reads=self._reads[call.id], in_sandbox=inside)
-        if use.fate == "ran":
+        if use.decision == "ran":
             async for item in next_handler():
                 yield item
-        elif use.fate == "sandbox":
+        elif use.decision == "sandbox":
             async for item in sandbox.call_tool(call, agent.state):
                 yield item
         else:
@@ -116,8 +113,8 @@ def _decision(behavior: str, message: str) -> Any:
     return _permission.PermissionDecision(behavior=_permission.PermissionBehavior[behavior], message=message)
 
 
-def _answer(use: ToolFate) -> Any:
-    if use.fate != "recorded":
+def _answer(use: ToolDecision) -> Any:
+    if use.decision != "recorded":
         said = [_message.TextBlock(text=REFUSAL.format(name=use.name))]
         return _tool.ToolChunk(content=said, state=_message.ToolResultState.DENIED)
     block = use.result.model_copy(deep=True)
@@ -126,17 +123,20 @@ def _answer(use: ToolFate) -> Any:
     return _tool.ToolChunk(content=output, state=state, metadata=block.metadata)
 
 
-class _Line2:
-    def hear(self, agent: Any, listener: object, told: Told) -> None:
-        ears = agent._reply_middlewares
-        ears[:] = [ear for ear in ears if not (isinstance(ear, _Ear) and ear.listener is listener)]
-        ears.insert(0, _Ear(listener, told))
+class _Adapter2:
+    def hear(self, agent: Any, listener: object, on_reply: OnReply) -> None:
+        listeners = agent._reply_middlewares
+        listeners[:] = [
+            each for each in listeners if not (isinstance(each, _ReplyListener) and each.listener is listener)
+        ]
+        listeners.insert(0, _ReplyListener(listener, on_reply))
 
     def check(self, agent: Any, clone: Any, middlewares: Sequence[Any] | None) -> None:
         check_kind(agent, _agent.Agent, clone)
         if clone is not None:
             return
-        has = {type(one).__name__ for chain in _CHAINS for one in _chain(agent, chain) if not isinstance(one, _Ear)}
+        middlewares_of = [one for name in _CHAINS for one in vars(agent)[f"_{name}_middlewares"]]
+        has = {type(one).__name__ for one in middlewares_of if not isinstance(one, _ReplyListener)}
         if has and middlewares is None:
             raise OnlineError(
                 f"{agent.name!r} has middlewares ({', '.join(sorted(has))}): say which of them a shadow has too, as "
@@ -172,11 +172,11 @@ class _Line2:
         made.state.context = before
         return await made.reply(**inputs)
 
-    async def ask(self, agent: Any, text: str, told: Told) -> None:
+    async def ask(self, agent: Any, text: str, on_reply: OnReply) -> None:
         inputs = {"inputs": _message.UserMsg(name="user", content=text)}
         reply = _Reply(agent, inputs)
         reply.output = await agent.reply(**inputs)
-        await told(reply)
+        await on_reply(reply)
 
     def conversation(self, agent: Any, messages: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         written = Conversation()
@@ -205,13 +205,8 @@ class _Line2:
         return agent.state.session_id, agent.model.model
 
 
-def _chain(agent: Any, name: str) -> list[Any]:
-    found: list[Any] = vars(agent)[f"_{name}_middlewares"]
-    return found
-
-
 def _toolkit_like(toolkit: Any) -> Any:
-    """With the same tools. A reply adds tools to its toolkit and takes them away, so it is not shared."""
+    """Make a toolkit with the same tools: a reply adds tools to its toolkit and removes them, so it is not shared."""
     (basic,) = [group for group in toolkit.tool_groups if group.name == "basic"]
     return _tool.Toolkit(
         tools=_lasting(basic.tools),
@@ -239,7 +234,7 @@ def _lasting(tools: Sequence[Any]) -> list[Any]:
 
 
 def _parts(content: Any) -> Any:
-    """Blocks in OpenAI's shape: a text where there is nothing else."""
+    """Blocks in OpenAI's shape; a plain text if all of them are texts."""
     if isinstance(content, str):
         return content
     if all(block.type == "text" for block in content):
@@ -255,4 +250,4 @@ def _data(block: Any) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": block.name or source.media_type, "file_data": url}}
 
 
-LINE = _Line2()
+ADAPTER = _Adapter2()

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from astune.errors import OnlineError, named
+from astune.errors import OnlineError, name_error
 from astune.online.wire import (
     COMMIT_PATH,
     FEEDBACK_PATH,
@@ -26,7 +26,7 @@ _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 
 class ServiceError(OnlineError):
-    """A request that was not acknowledged. `again` says whether it may be tried again, `status` what was answered."""
+    """A request that was not acknowledged. It may be tried again if `again`; `status` is that of the answer."""
 
     again = False
 
@@ -36,7 +36,7 @@ class ServiceError(OnlineError):
 
 
 class ServiceAway(ServiceError):
-    """No answer, or one that says to come back later (429, 5xx). `after` is in how many seconds, where it said so."""
+    """No answer, or one that asks to come back later (429, 5xx), after `after` seconds if it says so."""
 
     again = True
 
@@ -46,7 +46,7 @@ class ServiceAway(ServiceError):
 
 
 class ServiceRefused(ServiceError):
-    """The service will never take this."""
+    """A refusal that trying again would not change."""
 
 
 def endpoint_of(text: str) -> str:
@@ -107,7 +107,7 @@ class OnlineClient:
         return await self.send(RECORDS_PATH, body)
 
     async def health(self) -> None:
-        """Returns if the service is there and well."""
+        """Check that the service is there and well."""
         try:
             response = await self._http.get(HEALTH_PATH)
         except httpx.HTTPError as error:
@@ -120,7 +120,7 @@ class OnlineClient:
             response = await self._http.post(path, json=body.to_json())
         except httpx.HTTPError as error:
             raise _away(self.endpoint, path, error) from None
-        return _acknowledged(path, response)
+        return _read_acknowledgement(path, response)
 
 
 def send_feedback(endpoint: str, *, token: str | None = None, timeout: float = TIMEOUT, **fields: Any) -> str:
@@ -131,7 +131,7 @@ def send_feedback(endpoint: str, *, token: str | None = None, timeout: float = T
             response = http.post(FEEDBACK_PATH, json=body.to_json())
         except httpx.HTTPError as error:
             raise _away(endpoint, FEEDBACK_PATH, error) from None
-        return _acknowledged(FEEDBACK_PATH, response)
+        return _read_acknowledgement(FEEDBACK_PATH, response)
 
 
 def _options(endpoint: str, token: str | None, timeout: float) -> dict[str, Any]:
@@ -140,11 +140,11 @@ def _options(endpoint: str, token: str | None, timeout: float) -> dict[str, Any]
 
 
 def _away(endpoint: str, path: str, error: Exception) -> ServiceAway:
-    return ServiceAway(f"no answer from {endpoint}{path}: {named(error)}")
+    return ServiceAway(f"no answer from {endpoint}{path}: {name_error(error)}")
 
 
-def _acknowledged(path: str, response: httpx.Response) -> str:
-    """Trinity's answer has a `status` alone, ours a `message` too."""
+def _read_acknowledgement(path: str, response: httpx.Response) -> str:
+    """Read the message of an answer; Trinity's answers have a `status` alone."""
     _check_status(path, response)
     try:
         said = response.json()
@@ -160,12 +160,14 @@ def _check_status(path: str, response: httpx.Response) -> None:
         return
     said = f"{path} answered {response.status_code}: {_reason(response)}"
     if response.status_code in _AGAIN:
-        raise ServiceAway(said, response.status_code, _seconds(response.headers.get("retry-after")))
+        after = response.headers.get("retry-after", "")  # a date, which is the other form, is ignored
+        seconds = float(after) if after.isascii() and after.isdigit() and len(after) < 6 else None
+        raise ServiceAway(said, response.status_code, seconds)
     raise ServiceRefused(said, response.status_code)
 
 
 def _reason(response: httpx.Response) -> str:
-    """What an error says in OpenAI's shape, in Trinity's, or as it is."""
+    """The text of an error in OpenAI's shape, in Trinity's, or as it is."""
     try:
         said = response.json()
     except ValueError:
@@ -173,8 +175,3 @@ def _reason(response: httpx.Response) -> str:
     error: object = said.get("error", said) if isinstance(said, Mapping) else said
     text = error.get("message", error) if isinstance(error, Mapping) else error
     return str(text)[:300]
-
-
-def _seconds(text: str | None) -> float | None:
-    """Of a `Retry-After`. A date, which is the other form, is as good as none."""
-    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else None

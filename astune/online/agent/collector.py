@@ -1,4 +1,4 @@
-"""`DataCollector`: writes down the conversations of any agent on any model, for the service or for a file."""
+"""`DataCollector`: records the conversations of any agent on any model, for the service or in a file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class DataCollector:
         self._task = asyncio.create_task(self._work(), name="astune-collector")
 
     async def stop(self, seconds: float = 60.0) -> None:
-        """Write and send what there is, for at most `seconds` each."""
+        """Write and send what waits, for at most `seconds` each."""
         if self._task is None:
             return
         with anyio.move_on_after(seconds):
@@ -111,51 +111,53 @@ class DataCollector:
     def watch(self, agent: Any, *, user: str | None = None) -> Any:
         """Record each conversation of an AgentScope agent after each reply; returns it. An agent on which a session is
         loaded for each request, as on AgentScope 1.x, is one conversation: use one agent for each session."""
-        from astune.online.agent.agentscope import AgentReply, installed_line
+        from astune.online.agent.agentscope import AgentReply, load_adapter
 
-        line = installed_line()
+        adapter = load_adapter()
 
-        async def told(reply: AgentReply) -> None:
+        async def on_reply(reply: AgentReply) -> None:
             if shadow_run() is not None:
                 return
             try:
                 before, new = await reply.messages()
-                self._take(self._of_agent(line, reply.agent, [*before, *new], user), lambda: line.tools(reply.agent))
+                self._take(
+                    self._of_agent(adapter, reply.agent, [*before, *new], user), lambda: adapter.tools(reply.agent)
+                )
             except Exception as error:  # production goes on
-                self._failed(error)
+                self._report_error(error)
 
-        line.hear(agent, self, told)
+        adapter.hear(agent, self, on_reply)
         return agent
 
     def wrap(self, function: Callable[..., Any], *, model: str | None = None) -> Callable[..., Any]:
         """`function(question, ...)` that returns a text: each call is a conversation of question, calls of
         `shadow_safe` tools, and answer."""
 
-        def told(question: Any, answer: Any, calls: list[RecordedTool]) -> None:
+        def take_call(question: Any, answer: Any, calls: list[RecordedTool]) -> None:
             try:
                 self._take(_of_function(question, answer, calls, model), None)
             except Exception as error:  # production goes on
-                self._failed(error)
+                self._report_error(error)
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def recorded(question: Any, *args: Any, **kwargs: Any) -> Any:
+            async def call(question: Any, *args: Any, **kwargs: Any) -> Any:
                 with tool_calls_within() as calls:
                     answer = await function(question, *args, **kwargs)
-                told(question, answer, calls)
+                take_call(question, answer, calls)
                 return answer
 
-            return recorded
+            return call
 
         @functools.wraps(function)
-        def recorded_sync(question: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_sync(question: Any, *args: Any, **kwargs: Any) -> Any:
             with tool_calls_within() as calls:
                 answer = function(question, *args, **kwargs)
-            told(question, answer, calls)
+            take_call(question, answer, calls)
             return answer
 
-        return recorded_sync
+        return call_sync
 
     async def collect(
         self,
@@ -172,26 +174,26 @@ class DataCollector:
         Raises:
             WireError: feedback or rewards that are none.
         """
-        from astune.online.agent.agentscope import AgentReply, installed_line
+        from astune.online.agent.agentscope import AgentReply, load_adapter
 
-        line, heard = installed_line(), list[_Fields]()
+        adapter, heard = load_adapter(), list[_Fields]()
 
-        async def told(reply: AgentReply) -> None:
+        async def on_reply(reply: AgentReply) -> None:
             before, new = await reply.messages()
-            heard.append(self._of_agent(line, reply.agent, [*before, *new], user))
+            heard.append(self._of_agent(adapter, reply.agent, [*before, *new], user))
 
-        await line.ask(agent, user_input, told)
-        fields = heard[-1] | {"tools": await line.tools(agent)}
+        await adapter.ask(agent, user_input, on_reply)
+        fields = heard[-1] | {"tools": await adapter.tools(agent)}
         fields |= {"rewards": dict(rewards)} if rewards else {}
         fields |= {"feedback": dict(user_feedback)} if user_feedback else {}
-        record = self._checked(fields)
+        record = self._check(fields)
         if self._task is not None:
             self._take(fields, None)
         return trajectory(record)
 
     def record(self, **fields: Any) -> None:
         """Record a conversation of whatever agent, in the fields of `wire.ConversationRecord`. Raises WireError."""
-        self._checked(fields)
+        self._check(fields)
         self._take(fields, None)
 
     def feedback(self, conversation_id: str, *, rewards: Mapping[str, float] | None = None, **opinion: Any) -> None:
@@ -205,7 +207,7 @@ class DataCollector:
             raise OnlineError(f"no conversation {conversation_id!r} was recorded lately")
         said = {"rewards": dict(rewards)} if rewards else {}
         fields = self._last[conversation_id] | said | ({"feedback": opinion} if opinion else {})
-        self._checked(fields)
+        self._check(fields)
         self._take(fields, None)
 
     def stats(self) -> dict[str, int]:
@@ -220,17 +222,17 @@ class DataCollector:
             "trouble": self.trouble.total,
         }
 
-    def _of_agent(self, line: Any, agent: Any, messages: list[Any], user: str | None) -> _Fields:
-        written, thoughts = line.conversation(agent, messages)
-        conversation_id, model = line.names(agent)
+    def _of_agent(self, adapter: Any, agent: Any, messages: list[Any], user: str | None) -> _Fields:
+        written, thoughts = adapter.conversation(agent, messages)
+        conversation_id, model = adapter.names(agent)
         fields = {"conversation_id": conversation_id, "messages": written, "thoughts": thoughts, "model": model}
         return fields | ({"user": user} if user else {})
 
-    def _checked(self, fields: _Fields) -> ConversationRecord:
+    def _check(self, fields: _Fields) -> ConversationRecord:
         return read_wire(ConversationRecord, _without(fields, self._left_out))
 
     def _take(self, fields: _Fields, tools: _Tools | None) -> None:
-        """From any thread."""
+        """Queue a conversation, from any thread."""
         if self._loop is None or self._task is None:
             self.lost += 1
         elif asyncio._get_running_loop() is self._loop:
@@ -254,7 +256,7 @@ class DataCollector:
             try:
                 if tools is not None:
                     fields["tools"] = await tools()
-                record = self._checked(fields)
+                record = self._check(fields)
                 if self._path is not None:
                     await asyncio.to_thread(_append, self._path, json.dumps(record.to_json(), ensure_ascii=False))
                 if self._outbox is not None:
@@ -262,11 +264,11 @@ class DataCollector:
                 self.recorded += 1
             except Exception as error:  # one record's fault is not the next one's
                 self.lost += 1
-                self._failed(error)
+                self._report_error(error)
             finally:
                 self._jobs.task_done()
 
-    def _failed(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         self.trouble.add(error)
         if self.trouble.counts[type(error).__name__] == 1:
             logger.warning("a conversation is not recorded, and production went on", exc_info=error)
@@ -286,7 +288,7 @@ def trajectory(record: ConversationRecord) -> dict[str, Any]:
 
 
 def _arguments(call: Mapping[str, Any]) -> Any:
-    """The object, or the text where it is none."""
+    """The arguments as an object; as the text if that is no JSON."""
     text = call["function"]["arguments"]
     try:
         return json.loads(text)
@@ -332,7 +334,7 @@ def _without(fields: _Fields, left_out: frozenset[str]) -> _Fields:
 
 
 def _append(path: Path, line: str) -> None:
-    """In one write, so that the lines of several processes do not mix."""
+    """Append a line in one write, so that the lines of several processes do not mix."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, line.encode() + b"\n")

@@ -8,8 +8,8 @@ Content = str | list[dict[str, Any]]
 
 
 class Conversation:
-    """Takes what was said, thought, called and answered in its order; text and calls of the assistant that follow each
-    other are one message.
+    """Takes texts, thoughts, tool calls and their results in order; consecutive texts and calls of the assistant are
+    one message.
 
     >>> written = Conversation()
     >>> written.say("user", "Where?"); written.think("I should look."); written.call("c1", "look", "{}")
@@ -24,7 +24,7 @@ class Conversation:
         self.messages: list[dict[str, Any]] = []
         self.thoughts: list[dict[str, Any]] = []
         self._open = False
-        """Whether the last message is the assistant's and may go on."""
+        """True while the last message is the assistant's and may go on."""
         self._answers = 0
         self._called: set[str] = set()
 
@@ -37,10 +37,16 @@ class Conversation:
             return
         message = self._assistant()
         said = message["content"]
-        message["content"] = content if said is None else _joined(said, content)
+        if said is None:
+            message["content"] = content
+        elif isinstance(said, str) and isinstance(content, str):
+            message["content"] = said + content
+        else:
+            parts = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (said, content)]
+            message["content"] = parts[0] + parts[1]
 
     def think(self, text: str) -> None:
-        """Before the assistant's next words: a thought ends the message before it."""
+        """Add a thought, which ends the message before it and belongs to the assistant's next one."""
         self.end()
         if text:
             self.thoughts.append({"step": self._answers + 1, "content": text})
@@ -51,13 +57,14 @@ class Conversation:
         self._called.add(call_id)
 
     def result(self, call_id: str, name: str, content: Content) -> None:
-        """Of a call before it; one whose call is gone, as a history that was compressed has them, is left out."""
+        """Add the result of an earlier call. A result whose call is missing, as in a compressed history, is left
+        out."""
         self.end()
         if call_id in self._called:
             self.messages.append({"role": "tool", "tool_call_id": call_id, "name": name, "content": content})
 
     def end(self) -> None:
-        """What comes next is another message."""
+        """End the message: the next block begins another."""
         self._open = False
 
     def _assistant(self) -> dict[str, Any]:
@@ -67,12 +74,5 @@ class Conversation:
         return self.messages[-1]
 
     def whole(self) -> None:
-        """Leaves out a thought that nothing followed."""
+        """Drop a thought at the end that no message followed."""
         self.thoughts = [thought for thought in self.thoughts if thought["step"] <= self._answers]
-
-
-def _joined(first: Content, second: Content) -> Content:
-    if isinstance(first, str) and isinstance(second, str):
-        return first + second
-    parts = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in (first, second)]
-    return parts[0] + parts[1]

@@ -1,4 +1,4 @@
-"""What a runner and its outbox count."""
+"""Counts of a runner and its outbox."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from astune.errors import named
-from astune.online.agent.writes import FATES
+from astune.errors import name_error
+from astune.online.agent.writes import DECISIONS
 
 
 @dataclass
 class CauseCounts:
-    """How often something went wrong, by cause, with the last message of each. A cause is the type of an error, or a
-    text that is one of few."""
+    """Counts of failures by cause, with the last message of each. A cause is the type of an error or one of a few
+    texts."""
 
     counts: Counter[str] = field(default_factory=Counter)
     last: dict[str, str] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class CauseCounts:
     def add(self, error: BaseException | str) -> None:
         name = error if isinstance(error, str) else type(error).__name__
         self.counts[name] += 1
-        self.last[name] = error if isinstance(error, str) else named(error)[:500]
+        self.last[name] = error if isinstance(error, str) else name_error(error)[:500]
 
     @property
     def total(self) -> int:
@@ -40,9 +40,9 @@ class RunnerStats:
     requests: int
     selected: int
     dropped: int
-    """Selected requests that found the queue full, or the runner stopped."""
+    """Selected requests for which the queue was full or the runner had stopped."""
     skipped: Mapping[str, int]
-    """Selected requests that cannot be played again, by why."""
+    """Selected requests that cannot be played again, by reason."""
     runs: int
     queued: int
     under_way: int
@@ -56,9 +56,9 @@ class RunnerStats:
     timed_out: int
     failed: Mapping[str, int]
     trouble: Mapping[str, int]
-    """Errors on the way from production to the queue, such as those of a strategy."""
+    """Errors between production and the queue, such as those of a strategy, by type."""
     tool_calls: Mapping[str, int]
-    """By what became of them in shadows."""
+    """Tool calls of shadow runs by what was decided on them."""
     feedback_sent: int
     feedback_waiting: int
     feedback_refused: Mapping[str, int]
@@ -87,8 +87,8 @@ class RunnerStats:
         return ", ".join(said + [f"{count} {what}" for what, count in rest.items() if count])
 
 
-class Sends(Protocol):
-    """What is asked of an outbox."""
+class OutboxCounts(Protocol):
+    """The counts that `RunnerStats` takes from an outbox."""
 
     sent: int
     lost: int
@@ -100,7 +100,7 @@ class Sends(Protocol):
 
 @dataclass
 class RunnerCounts:
-    """What `RunnerStats` is made of."""
+    """Running counts, of which `stats` makes a `RunnerStats`."""
 
     requests: int = 0
     selected: int = 0
@@ -119,7 +119,7 @@ class RunnerCounts:
     commits_failed: CauseCounts = field(default_factory=CauseCounts)
     tool_calls: CauseCounts = field(default_factory=CauseCounts)
 
-    def stats(self, *, queued: int, outbox: Sends | None) -> RunnerStats:
+    def stats(self, *, queued: int, outbox: OutboxCounts | None) -> RunnerStats:
         return RunnerStats(
             requests=self.requests,
             selected=self.selected,
@@ -135,7 +135,7 @@ class RunnerCounts:
             timed_out=self.timed_out,
             failed=dict(self.failed.counts),
             trouble=dict(self.trouble.counts),
-            tool_calls={fate: self.tool_calls.counts[fate] for fate in FATES},
+            tool_calls={fate: self.tool_calls.counts[fate] for fate in DECISIONS},
             feedback_sent=outbox.sent if outbox else 0,
             feedback_waiting=outbox.waiting if outbox else 0,
             feedback_refused=dict(outbox.refused.counts) if outbox else {},

@@ -16,7 +16,7 @@ import anyio.to_thread
 from astune.errors import OnlineError
 from astune.online.agent.selection import RequestContext
 from astune.online.agent.shadow import Play, Request, ShadowRun, Watcher, shadow_run
-from astune.online.agent.writes import REFUSAL, RecordedTool, ToolFate, is_read_only
+from astune.online.agent.writes import REFUSAL, RecordedTool, ToolDecision, is_read_only
 
 _CALLS: ContextVar[list[RecordedTool] | None] = ContextVar("astune_tool_calls", default=None)
 """Tool calls of the production request that this code is part of."""
@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @contextmanager
 def tool_calls_within() -> Iterator[list[RecordedTool]]:
-    """Calls of `shadow_safe` tools in production, as they end."""
+    """Collect the calls of `shadow_safe` tools in production, as they end."""
     calls: list[RecordedTool] = []
     token = _CALLS.set(calls)
     try:
@@ -39,7 +39,7 @@ def tool_calls_within() -> Iterator[list[RecordedTool]]:
 
 
 def shadow_safe(function: _Function) -> _Function:
-    """A tool that is called as ever in production, and in a shadow run only if nothing can come of it.
+    """Wrap a tool: in production it is called as ever, in a shadow run only if the call cannot change anything.
 
         @shadow_safe
         def refund(order: str, amount: float) -> str: ...
@@ -53,29 +53,29 @@ def shadow_safe(function: _Function) -> _Function:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            use, called = tool.decided(args, kwargs)
+        async def call_tool(*args: Any, **kwargs: Any) -> Any:
+            use, called = tool.decide(args, kwargs)
             if use is None:
                 result = await function(*args, **kwargs)
                 tool.record(args, kwargs, result)
                 return result
-            if use.fate in ("ran", "sandbox"):
+            if use.decision in ("ran", "sandbox"):
                 result = called(*args, **kwargs)
                 return await result if inspect.isawaitable(result) else result
             return _answer(use)
 
-        return cast(_Function, guarded)
+        return cast(_Function, call_tool)
 
     @functools.wraps(function)
-    def guarded_sync(*args: Any, **kwargs: Any) -> Any:
-        use, called = tool.decided(args, kwargs)
+    def call_tool_sync(*args: Any, **kwargs: Any) -> Any:
+        use, called = tool.decide(args, kwargs)
         if use is None:
             result = function(*args, **kwargs)
             tool.record(args, kwargs, result)
             return result
-        return called(*args, **kwargs) if use.fate in ("ran", "sandbox") else _answer(use)
+        return called(*args, **kwargs) if use.decision in ("ran", "sandbox") else _answer(use)
 
-    return cast(_Function, guarded_sync)
+    return cast(_Function, call_tool_sync)
 
 
 class _Tool:
@@ -85,13 +85,13 @@ class _Tool:
         self._signature = inspect.signature(function)
 
     def _arguments(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """By name, with defaults; a method's object is none of them. Raises TypeError, as the call would."""
+        """The arguments by name, with defaults and without `self`. Raises TypeError, as the call would."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return {name: value for name, value in bound.arguments.items() if name != "self"}
 
-    def decided(self, args: Any, kwargs: Any) -> tuple[ToolFate | None, Any]:
-        """What becomes of the call, None in production; and the function to call if one is."""
+    def decide(self, args: Any, kwargs: Any) -> tuple[ToolDecision | None, Any]:
+        """Decide on a call (None in production), and choose the function to call if there is one."""
         run = shadow_run()
         if run is None:
             return None, self._function
@@ -99,29 +99,29 @@ class _Tool:
         inside = isinstance(sandbox, Mapping) and self._name in sandbox
         reads = is_read_only(self._function)
         use = run.guard.decide(self._name, self._arguments(args, kwargs), reads=reads, in_sandbox=inside)
-        return use, sandbox[self._name] if use.fate == "sandbox" else self._function
+        return use, sandbox[self._name] if use.decision == "sandbox" else self._function
 
     def record(self, args: Any, kwargs: Any, result: Any) -> None:
-        """For the shadows of this request, if it is one."""
+        """Record a call for the shadow runs of this production request."""
         calls = _CALLS.get()
         if calls is not None:
-            arguments = _copied(self._arguments(args, kwargs))
-            calls.append(RecordedTool(self._name, arguments, _copied(result)))
+            arguments = _copy(self._arguments(args, kwargs))
+            calls.append(RecordedTool(self._name, arguments, _copy(result)))
 
 
-def _answer(use: ToolFate) -> Any:
-    return copy.deepcopy(use.result) if use.fate == "recorded" else REFUSAL.format(name=use.name)
+def _answer(use: ToolDecision) -> Any:
+    return copy.deepcopy(use.result) if use.decision == "recorded" else REFUSAL.format(name=use.name)
 
 
-def _copied(value: Any) -> Any:
-    """What cannot be copied is kept as it is: a tool's result is rarely changed afterwards."""
+def _copy(value: Any) -> Any:
+    """Copy a value; one that cannot be copied is returned itself, as a tool's result is rarely changed later."""
     try:
         return copy.deepcopy(value)
     except Exception:  # whatever a class raises that cannot be copied
         return value
 
 
-def wrapped(watcher: Watcher, function: Callable[..., Any], client: Any) -> Callable[..., Any]:
+def wrap_function(watcher: Watcher, function: Callable[..., Any], client: Any) -> Callable[..., Any]:
     """`function(client, ...)` without its first argument: in production `client`, in a shadow run the trained model's,
     an `AsyncOpenAI` where the function is async and else an `OpenAI`. `watcher` is told of the requests."""
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -152,13 +152,13 @@ def _tell(watcher: Watcher, function: Callable[..., Any], given: Any, output: An
     try:
         args, kwargs = given
         inputs = dict(list(inspect.signature(function).bind(None, *args, **kwargs).arguments.items())[1:])
-        context = watcher.selected(None, inputs, output)
+        context = watcher.select_request(None, inputs, output)
         if context is None:
             return
         inputs, output, given = copy.deepcopy((inputs, output, given))
         watcher.offer(request_of(inputs, output, context, calls), play_of(_again(function, given)))
     except Exception as error:  # production goes on, whatever its values do when they are copied
-        watcher.trouble(error)
+        watcher.report_error(error)
 
 
 def _again(function: Callable[..., Any], given: Any) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""`TrainingRunner`: plays requests of a deployed agent again with the model that is trained, and says what they earned.
+"""`TrainingRunner`: plays requests of a deployed agent again with the model that is trained, and reports their rewards.
 
-Production is never touched: a request is copied after it was answered, and everything else happens behind it. What
-goes wrong here is counted.
+Production is never touched: a request is copied after it was answered, and everything else happens in the background.
+Errors here are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from astune.errors import OnlineError
 from astune.online.agent.client import OnlineClient, ServiceError, endpoint_of
 from astune.online.agent.counts import RunnerCounts, RunnerStats
-from astune.online.agent.functions import play_of, request_of, wrapped
+from astune.online.agent.functions import play_of, request_of, wrap_function
 from astune.online.agent.outbox import Outbox
 from astune.online.agent.selection import RequestContext, SamplingRateStrategy, SelectionStrategy, take_mark
 from astune.online.agent.shadow import Clients, Play, Request, ShadowRun, as_shadow, shadow_run
@@ -43,8 +43,8 @@ Job = tuple[Request, Play, int]
 
 
 @dataclass
-class _Line:
-    """What there is between start and end. `jobs` are runs that wait."""
+class _Session:
+    """The state of a runner between start and end. `jobs` are runs that wait."""
 
     loop: asyncio.AbstractEventLoop
     client: OnlineClient
@@ -125,48 +125,48 @@ class TrainingRunner:
         self._spool = Spool(Path(spool)) if spool is not None else None
         self._counts = RunnerCounts()
         self._counting = threading.Lock()
-        """Requests come from any thread; all else is counted in the loop's."""
-        self._line: _Line | None = None
+        """For requests, which come from any thread; everything else is counted in the loop's thread."""
+        self._session: _Session | None = None
         self._portal: AbstractContextManager[BlockingPortal] | None = None
 
     async def start(self) -> None:
         """Raises OnlineError: it was started before. A new runner takes over the spool of an old one."""
-        if self._line is not None:
+        if self._session is not None:
             raise OnlineError("this TrainingRunner was started before; make a new one")
         client = OnlineClient(self.endpoint, token=self.token, timeout=self._timeout)
         outbox = Outbox(client, self._spool)
         clients = Clients(self.endpoint, self.token, self._timeout)
-        line = _Line(asyncio.get_running_loop(), client, clients, outbox, asyncio.Queue(self._capacity))
+        session = _Session(asyncio.get_running_loop(), client, clients, outbox, asyncio.Queue(self._capacity))
         outbox.start()
-        line.tasks = [asyncio.create_task(self._work(line), name=f"astune-shadow-{n}") for n in range(self._pool)]
+        session.tasks = [asyncio.create_task(self._work(session), name=f"astune-shadow-{n}") for n in range(self._pool)]
         if self._interval > 0:
-            line.tasks.append(asyncio.create_task(self._commit_regularly(line), name="astune-commit"))
-        self._line = line
+            session.tasks.append(asyncio.create_task(self._commit_regularly(session), name="astune-commit"))
+        self._session = session
 
     async def stop(self, seconds: float = 60.0) -> None:
-        """Take no more requests; finish the runs there are, then send the rewards, for at most `seconds` each. What is
-        left of runs is counted as unplayed; rewards that are left stay in the spool, or are lost and counted."""
-        line = self._line
-        if line is None or not line.open:
+        """Take no more requests; finish the runs, then send the rewards, for at most `seconds` each. Runs that are left
+        are counted as unplayed; rewards that are left stay in the spool, or are lost and counted."""
+        session = self._session
+        if session is None or not session.open:
             return
-        line.open = False
+        session.open = False
         try:
             with anyio.move_on_after(seconds):
-                await line.jobs.join()
+                await session.jobs.join()
         finally:
-            line.ended = True
-            self._counts.unplayed += line.jobs.qsize()
-            while not line.jobs.empty():
-                line.jobs.get_nowait()
-            for task in line.tasks:
+            session.ended = True
+            self._counts.unplayed += session.jobs.qsize()
+            while not session.jobs.empty():
+                session.jobs.get_nowait()
+            for task in session.tasks:
                 # AgentScope takes a task's cancellation for an interruption by the user, and goes on. A scope insists.
-                end = line.busy[task].cancel if task in line.busy else task.cancel
+                end = session.busy[task].cancel if task in session.busy else task.cancel
                 end()
-            await asyncio.wait(line.tasks, timeout=_CLOSING_SECONDS)
-            await line.outbox.close(seconds)
+            await asyncio.wait(session.tasks, timeout=_CLOSING_SECONDS)
+            await session.outbox.close(seconds)
             with anyio.move_on_after(seconds):
-                await self._commit(line)
-            await line.client.close()
+                await self._commit(session)
+            await session.client.close()
             logger.info("online training: %s", self.stats())
 
     async def __aenter__(self) -> TrainingRunner:
@@ -182,9 +182,9 @@ class TrainingRunner:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        line, portal = self._line, self._portal
-        assert line is not None and portal is not None  # __enter__ made them
-        asyncio.run_coroutine_threadsafe(self.stop(), line.loop).result()
+        session, portal = self._session, self._portal
+        assert session is not None and portal is not None  # __enter__ made them
+        asyncio.run_coroutine_threadsafe(self.stop(), session.loop).result()
         portal.__exit__(None, None, None)
 
     def watch(self, agent: Any, *, clone: Callable[[Any], Any] | None = None, middlewares: Any = None) -> Any:
@@ -206,7 +206,7 @@ class TrainingRunner:
         """`function(client, ...)` without its first argument, for production to call. The trained model's client takes
         its place in shadow runs: an `AsyncOpenAI` if the function is async, else an `OpenAI` (in a thread). Tools that
         write belong into `shadow_safe`."""
-        return wrapped(self, function, client)
+        return wrap_function(self, function, client)
 
     def observe(
         self, inputs: Any, output: Any, run: Callable[[Any], Any], *, tool_calls: Iterable[RecordedTool] = ()
@@ -215,15 +215,15 @@ class TrainingRunner:
         from a copy of its inputs. `tool_calls` are those that `shadow_safe` tools may be answered from. It
         raises nothing."""
         try:
-            context = self.selected(None, inputs, output)
+            context = self.select_request(None, inputs, output)
             if context is not None:
                 held = copy.deepcopy((inputs, output))
                 self.offer(request_of(*held, context, list(tool_calls)), play_of(run))
         except Exception as error:  # production goes on, whatever its values do when they are copied
-            self.trouble(error)
+            self.report_error(error)
 
-    def selected(self, agent: Any, inputs: Any, output: Any) -> RequestContext | None:
-        """Whether the strategy takes a request: what is known of it, else None. Never raises."""
+    def select_request(self, agent: Any, inputs: Any, output: Any) -> RequestContext | None:
+        """Ask the strategy whether to play a request again: its context if so, else None. Never raises."""
         if shadow_run() is not None:
             return None
         try:
@@ -233,7 +233,7 @@ class TrainingRunner:
             if not self._strategy.should_select(agent, inputs, output, context):
                 return None
         except Exception as error:  # a strategy's fault is not production's
-            self.trouble(error)
+            self.report_error(error)
             return None
         with self._counting:
             self._counts.selected += 1
@@ -242,40 +242,40 @@ class TrainingRunner:
     def skip(self, why: str) -> None:
         self._counts.skipped.add(why)
 
-    def trouble(self, error: Exception) -> None:
+    def report_error(self, error: Exception) -> None:
         self._counts.trouble.add(error)
         if self._counts.trouble.counts[type(error).__name__] == 1:
             logger.warning("a request is not played again, and production went on", exc_info=error)
 
     def offer(self, request: Request, play: Play) -> None:
         """Queue the runs of a request, all or none."""
-        line = self._line
-        if line is None or not line.open:
+        session = self._session
+        if session is None or not session.open:
             self._counts.dropped += 1
             return
-        if asyncio._get_running_loop() is line.loop:
-            self._queue(line, request, play)
+        if asyncio._get_running_loop() is session.loop:
+            self._queue(session, request, play)
             return
         try:
-            line.loop.call_soon_threadsafe(self._queue, line, request, play)
+            session.loop.call_soon_threadsafe(self._queue, session, request, play)
         except RuntimeError:  # the loop was closed, without stop()
             self._counts.dropped += 1
 
-    def _queue(self, line: _Line, request: Request, play: Play) -> None:
-        if not line.open or line.jobs.qsize() + self._repeat > self._capacity:
+    def _queue(self, session: _Session, request: Request, play: Play) -> None:
+        if not session.open or session.jobs.qsize() + self._repeat > self._capacity:
             self._counts.dropped += 1
             return
         self._counts.runs += self._repeat
-        line.attempts[request] = self._repeat
+        session.attempts[request] = self._repeat
         for number in range(self._repeat):
-            line.jobs.put_nowait((request, play, number))
+            session.jobs.put_nowait((request, play, number))
 
-    async def _work(self, line: _Line) -> None:
-        while not line.ended:
-            request, play, number = await line.jobs.get()
+    async def _work(self, session: _Session) -> None:
+        while not session.ended:
+            request, play, number = await session.jobs.get()
             self._counts.under_way += 1
             try:
-                await self._run(line, request, play, number)
+                await self._run(session, request, play, number)
             except Exception as error:  # a run's fault is data, whatever it is
                 self._counts.failed.add(error)
                 logger.debug("a shadow run failed", exc_info=error)
@@ -284,13 +284,13 @@ class TrainingRunner:
                 raise
             finally:
                 self._counts.under_way -= 1
-                line.attempts[request] -= 1
-                if not line.attempts[request]:
-                    del line.attempts[request]
-                    line.outbox.release(request)
-                line.jobs.task_done()
+                session.attempts[request] -= 1
+                if not session.attempts[request]:
+                    del session.attempts[request]
+                    session.outbox.release(request)
+                session.jobs.task_done()
 
-    async def _run(self, line: _Line, request: Request, play: Play, number: int) -> None:
+    async def _run(self, session: _Session, request: Request, play: Play, number: int) -> None:
         held = copy.deepcopy((request.inputs, request.output))
         guard = WriteGuard(self.writes, self.read_only, request.recorded)
         shadow = ShadowRun(
@@ -301,13 +301,13 @@ class TrainingRunner:
             output=held[1],
             context=request.context,
             guard=guard,
-            clients=line.clients,
+            clients=session.clients,
             sampling=self.sampling,
         )
         reward: Reward = None
         try:
             with anyio.move_on_after(self._timeout) as limit, as_shadow(shadow):
-                line.busy[asyncio.current_task()] = limit
+                session.busy[asyncio.current_task()] = limit
                 shadow.result = await play(shadow)
                 if shadow.msg_ids:
                     reward = await self._reward_of(shadow)
@@ -315,9 +315,9 @@ class TrainingRunner:
             with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                 await shadow.close()
             for use in guard.uses:
-                self._counts.tool_calls.add(use.fate)
-            del line.busy[asyncio.current_task()]
-        if limit.cancel_called and line.ended:
+                self._counts.tool_calls.add(use.decision)
+            del session.busy[asyncio.current_task()]
+        if limit.cancel_called and session.ended:
             self._counts.unplayed += 1
         elif limit.cancel_called:  # whatever came of it
             self._counts.timed_out += 1
@@ -326,11 +326,11 @@ class TrainingRunner:
         elif reward is None:
             self._counts.unrewarded += 1
         else:
-            await line.outbox.add(FEEDBACK_PATH, _feedback(shadow, reward), held_for=request)
+            await session.outbox.add(FEEDBACK_PATH, _feedback(shadow, reward), held_for=request)
             self._counts.rewarded += 1
 
     async def _reward_of(self, shadow: ShadowRun) -> Reward:
-        """A function that is not async has a thread, as it may block."""
+        """Compute the reward of a run, in a thread if the function is not async, as it may block."""
         if inspect.iscoroutinefunction(self._reward):
             reward: Any = await self._reward(shadow)
         else:
@@ -338,34 +338,34 @@ class TrainingRunner:
             reward = await reward if inspect.isawaitable(reward) else reward
         return reward  # type: ignore[no-any-return]  # checked by _feedback
 
-    async def _commit_regularly(self, line: _Line) -> None:
+    async def _commit_regularly(self, session: _Session) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            await self._commit(line)
+            await self._commit(session)
 
-    async def _commit(self, line: _Line) -> None:
+    async def _commit(self, session: _Session) -> None:
         """Ask for a commit, if there are rewards that no commit has seen."""
-        if line.outbox.sent == line.committed:
+        if session.outbox.sent == session.committed:
             return
-        sent = line.outbox.sent
+        sent = session.outbox.sent
         try:
-            await line.client.commit()
+            await session.client.commit()
         except ServiceError as error:  # the next commit takes all of it
             self._counts.commits_failed.add(error)
             logger.warning("the commit failed: %s", error)
             return
-        line.committed = sent
+        session.committed = sent
         self._counts.commits += 1
 
     def stats(self) -> RunnerStats:
-        line = self._line
-        if line is None:
+        session = self._session
+        if session is None:
             return self._counts.stats(queued=0, outbox=None)
-        return self._counts.stats(queued=line.jobs.qsize(), outbox=line.outbox)
+        return self._counts.stats(queued=session.jobs.qsize(), outbox=session.outbox)
 
 
 def _feedback(shadow: ShadowRun, reward: Reward) -> Feedback:
-    """Raises OnlineError: the reward function returned what is no reward."""
+    """The body with a run's reward. Raises OnlineError for a value that is no reward."""
     said: dict[str, Any] = {"msg_ids": shadow.msg_ids, "task_id": shadow.task_id, "run_id": shadow.run_id}
     named_ones = reward if isinstance(reward, Mapping) else {"reward": reward}
     for name, value in named_ones.items():

@@ -1,4 +1,4 @@
-"""Which requests of a deployed agent are played again for training."""
+"""Strategies that select requests of a deployed agent to be played again for training."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from astune.errors import OnlineError
 
 @dataclass(frozen=True)
 class RequestContext:
-    """What is known of a request besides its input and output."""
+    """Labels and task of a request, besides its input and output."""
 
     labels: tuple[str, ...] = ()
-    """What `mark` said."""
+    """The labels that `mark` gave."""
     marked: bool = False
     task_id: str | None = None
 
 
 class SelectionStrategy(Protocol):
-    """Says whether a request is played again. It is asked in the request, so it must be quick; what it raises is
-    counted and means no. `agent` is None where there is only a function."""
+    """Decides whether a request is played again. It is called within the request, so it must be quick; an error in it
+    is counted and means no. `agent` is None if there is only a function."""
 
     def should_select(self, agent: Any, inputs: Any, output: Any, context: RequestContext) -> bool: ...
 
@@ -86,7 +86,7 @@ _MARK: ContextVar[mark | None] = ContextVar("astune_online_mark", default=None)
 
 
 def take_mark() -> RequestContext:
-    """What is marked here and now. A mark outside of a `with` block is used up by it."""
+    """Take the mark of this task or thread; a mark outside of a `with` block is used up."""
     found = _MARK.get()
     if found is None or (found.used and not found.lasts):
         return RequestContext()

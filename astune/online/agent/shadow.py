@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 import openai
 
-from astune.clients.openai_http import http_library
+from astune.clients.api import http_library
 from astune.online.agent.selection import RequestContext
 from astune.online.agent.writes import RecordedTool, WriteGuard
 from astune.online.wire import CONVERSATION_HEADER, RUN_HEADER, TASK_HEADER
 
-_ANSWERS = ("/chat/completions", "/completions", "/responses")
+ANSWERS = ("/chat/completions", "/completions", "/responses")
+"""Ends of the addresses at which a model answers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +34,10 @@ class Request:
 
 @dataclass(eq=False)
 class ShadowRun:
-    """What a reward is computed from, and what a run is played with.
+    """One run: the values that it is played with and that its reward is computed from.
 
-    `output` is what production answered, `result` what the trained model's run did (None while it is under way).
-    `msg_ids` are the ids of its replies. `agent` is the clone, None where there is only a function.
+    `output` is production's answer, `result` the answer of this run (None while it is under way). `msg_ids` are the ids
+    of its replies. `agent` is the clone; None if there is only a function.
     """
 
     task_id: str
@@ -54,23 +55,23 @@ class ShadowRun:
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Name, arguments and fate ("ran", "recorded", "sandbox", "refused") of each."""
-        return [{"name": use.name, "arguments": use.arguments, "fate": use.fate} for use in self.guard.uses]
+        """Name, arguments and fate ("ran", "recorded", "sandbox", "refused") of each tool call."""
+        return [{"name": use.name, "arguments": use.arguments, "fate": use.decision} for use in self.guard.uses]
 
     @property
     def headers(self) -> dict[str, str]:
-        """For clients that are not made here."""
+        """Headers that name the run, for clients that are made elsewhere."""
         conversation = f"{self.task_id}/{self.run_id}"
         return {TASK_HEADER: self.task_id, RUN_HEADER: self.run_id, CONVERSATION_HEADER: conversation}
 
     @functools.cached_property
     def client(self) -> openai.AsyncOpenAI:
-        """Of the trained model. The ids of its replies are kept."""
-        return openai.AsyncOpenAI(http_client=self.clients.watched(self), **self._client_options())
+        """A client of the trained model that keeps the ids of its replies."""
+        return openai.AsyncOpenAI(http_client=self.clients.make_client(self), **self._client_options())
 
     @functools.cached_property
     def sync_client(self) -> openai.OpenAI:
-        return openai.OpenAI(http_client=self.clients.watched_sync(self), **self._client_options())
+        return openai.OpenAI(http_client=self.clients.make_sync_client(self), **self._client_options())
 
     def _client_options(self) -> dict[str, Any]:
         return {
@@ -81,8 +82,8 @@ class ShadowRun:
         }
 
     async def close(self) -> None:
-        """Ends its connections, those of a thread that goes on included. Each run has its own, as a pool of httpx does
-        not get over requests that are cancelled."""
+        """Close its connections, also those of a thread that goes on. Each run has its own, as a pool of httpx does not
+        recover from cancelled requests."""
         made = vars(self)
         if "client" in made:
             await self.client.close()
@@ -90,7 +91,7 @@ class ShadowRun:
             self.sync_client.close()
 
     def saw(self, msg_id: str) -> None:
-        """Keep the id of a reply, for clients that are not made here."""
+        """Keep the id of a reply; called for clients that are made elsewhere."""
         if msg_id not in self.msg_ids:
             self.msg_ids.append(msg_id)
 
@@ -100,17 +101,17 @@ Play = Callable[[ShadowRun], Awaitable[Any]]
 
 
 class Watcher(Protocol):
-    """What a hook in production tells of requests. Nothing here raises."""
+    """Hears of requests in production. No method raises."""
 
-    def selected(self, agent: Any, inputs: Any, output: Any) -> RequestContext | None:
-        """What is known of the request if it is to be played again, else None."""
+    def select_request(self, agent: Any, inputs: Any, output: Any) -> RequestContext | None:
+        """The context of the request if it is to be played again, else None."""
 
     def offer(self, request: Request, play: Play) -> None: ...
 
     def skip(self, why: str) -> None:
-        """A selected request cannot be played again."""
+        """Count a selected request that cannot be played again."""
 
-    def trouble(self, error: Exception) -> None: ...
+    def report_error(self, error: Exception) -> None: ...
 
 
 _SHADOW: ContextVar[ShadowRun | None] = ContextVar("astune_shadow_run", default=None)
@@ -123,7 +124,7 @@ def shadow_run() -> ShadowRun | None:
 
 @contextmanager
 def as_shadow(run: ShadowRun) -> Iterator[None]:
-    """Code within is part of `run`."""
+    """Make the code within a part of `run`."""
     token = _SHADOW.set(run)
     try:
         yield
@@ -142,35 +143,38 @@ class Clients:
         secure = endpoint.startswith("https:")
         self._verify = self._library.create_ssl_context() if secure else False  # certificates are read once
 
-    def watched(self, run: ShadowRun) -> Any:
+    def make_client(self, run: ShadowRun) -> Any:
         async def look(response: Any) -> None:
-            if response.request.url.path.endswith(_ANSWERS) and response.is_success:
+            if response.request.url.path.endswith(ANSWERS) and response.is_success:
                 await response.aread()  # a stream too: nobody looks on
-                _keep_ids(run, response.text)
+                for found in ids_in(response.text):
+                    run.saw(found)
 
         hooks = {"response": [look]}
         return self._library.AsyncClient(verify=self._verify, event_hooks=hooks, timeout=self.timeout)
 
-    def watched_sync(self, run: ShadowRun) -> Any:
+    def make_sync_client(self, run: ShadowRun) -> Any:
         def look(response: Any) -> None:
-            if response.request.url.path.endswith(_ANSWERS) and response.is_success:
+            if response.request.url.path.endswith(ANSWERS) and response.is_success:
                 response.read()
-                _keep_ids(run, response.text)
+                for found in ids_in(response.text):
+                    run.saw(found)
 
         hooks = {"response": [look]}
         return self._library.Client(verify=self._verify, event_hooks=hooks, timeout=self.timeout)
 
 
-def _keep_ids(run: ShadowRun, text: str) -> None:
+def ids_in(text: str) -> Iterator[str]:
+    """The ids in the body of a reply; a stream repeats them."""
     for event in _events(text):
         inner = event.get("response")  # of a stream of /v1/responses
         for found in (event.get("id"), inner.get("id") if isinstance(inner, Mapping) else None):
             if isinstance(found, str) and found:
-                run.saw(found)
+                yield found
 
 
 def _events(text: str) -> Iterator[Mapping[str, Any]]:
-    """The JSON object that `text` is, or those of its `data:` lines."""
+    """The JSON object in `text`, or those in its `data:` lines."""
     parts = [text] if text.lstrip()[:1] == "{" else [line[5:] for line in text.splitlines() if line[:5] == "data:"]
     for part in parts:
         try:

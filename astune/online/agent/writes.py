@@ -1,4 +1,4 @@
-"""Tools that write must not run twice: what becomes of a tool call in a shadow run."""
+"""Decisions on tool calls in a shadow run: a tool that writes must not run twice."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from astune.errors import OnlineError
 
-Fate = Literal["ran", "recorded", "sandbox", "refused"]
-FATES: tuple[Fate, ...] = ("ran", "recorded", "sandbox", "refused")
+Decision = Literal["ran", "recorded", "sandbox", "refused"]
+DECISIONS: tuple[Decision, ...] = ("ran", "recorded", "sandbox", "refused")
 POLICIES = ("recorded", "refuse")
 REFUSAL = (
     "The call of {name} was not made: it changes things, and this is a trial run in which nothing may be changed. "
@@ -25,7 +25,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def read_only(function: _Function) -> _Function:
-    """Marks a tool that changes nothing, so that shadow runs may call it.
+    """Mark a tool that changes nothing, so that shadow runs may call it.
 
     @read_only
     def search(query: str) -> str: ...
@@ -35,7 +35,7 @@ def read_only(function: _Function) -> _Function:
 
 
 def is_read_only(function: Any) -> bool:
-    """Whether `function` is marked; a method, a `functools.partial` and what `functools.wraps` wrapped count too."""
+    """True if `function` is marked, also as a method, in a `functools.partial` or behind `functools.wraps`."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, _MARKER, False) is True
@@ -43,7 +43,7 @@ def is_read_only(function: Any) -> bool:
 
 @dataclass(frozen=True)
 class RecordedTool:
-    """A tool call of the production run and its result, in the shape of whoever asks for it."""
+    """A tool call of the production run and its result, in the agent framework's own shape."""
 
     name: str
     arguments: Any
@@ -52,18 +52,18 @@ class RecordedTool:
 
 
 @dataclass(frozen=True)
-class ToolFate:
-    """What became of a tool call in a shadow run."""
+class ToolDecision:
+    """The decision on a tool call in a shadow run."""
 
     name: str
     arguments: Any
-    fate: Fate
+    decision: Decision
     result: Any = None
-    """Where it was `recorded`: the result in the production run."""
+    """The result in the production run, if the decision is `recorded`."""
 
 
 def check_policy(writes: object) -> None:
-    """Raises OnlineError: a text that is no policy. Anything else is a sandbox."""
+    """Raises OnlineError for a text that is no policy. Anything but a text is a sandbox."""
     if isinstance(writes, str) and writes not in POLICIES:
         raise OnlineError(f"writes={writes!r}; expected 'recorded', 'refuse', or a sandbox: tools by name")
 
@@ -84,33 +84,33 @@ class WriteGuard:
             key = call.name, same_arguments(call.arguments)
             self._recorded.setdefault(key, deque()).append(call.result)
         self._lock = threading.Lock()
-        self.uses: list[ToolFate] = []
+        self.uses: list[ToolDecision] = []
 
-    def decide(self, name: str, arguments: Any, *, reads: bool, in_sandbox: bool = False) -> ToolFate:
-        """`reads` says that the tool itself is marked, `in_sandbox` that the sandbox has it."""
+    def decide(self, name: str, arguments: Any, *, reads: bool, in_sandbox: bool = False) -> ToolDecision:
+        """Decide on a call and keep the decision. `reads`: the tool is marked; `in_sandbox`: the sandbox has it."""
         with self._lock:
-            use = self._decided(name, arguments, reads or name in self.read_only, in_sandbox)
+            use = self._choose(name, arguments, reads or name in self.read_only, in_sandbox)
             self.uses.append(use)
         return use
 
-    def _decided(self, name: str, arguments: Any, reads: bool, in_sandbox: bool) -> ToolFate:
+    def _choose(self, name: str, arguments: Any, reads: bool, in_sandbox: bool) -> ToolDecision:
         if reads:
-            return ToolFate(name, arguments, "ran")
+            return ToolDecision(name, arguments, "ran")
         if in_sandbox:
-            return ToolFate(name, arguments, "sandbox")
+            return ToolDecision(name, arguments, "sandbox")
         results = self._recorded.get((name, same_arguments(arguments)))
         if results:
-            return ToolFate(name, arguments, "recorded", results.popleft())
-        return ToolFate(name, arguments, "refused")
+            return ToolDecision(name, arguments, "recorded", results.popleft())
+        return ToolDecision(name, arguments, "refused")
 
 
 def sandbox_of(writes: object) -> Any:
-    """The tools to call: a function makes new ones for every run."""
+    """The tools to call; a function makes new ones for every run."""
     return writes() if callable(writes) else writes
 
 
 def same_arguments(arguments: Any) -> str:
-    """A text that is equal for equal arguments, whatever the order of keys, and 3 is 3.0.
+    """A text that is equal for equal arguments: the order of keys does not count, and 3 equals 3.0.
 
     >>> same_arguments('{"b": 1, "a": [2]}') == same_arguments({"a": [2.0], "b": 1})
     True
@@ -124,7 +124,7 @@ def same_arguments(arguments: Any) -> str:
 
 
 def _same_numbers(value: Any) -> Any:
-    """With 3 in the place of 3.0."""
+    """The value with integers in place of whole floats."""
     if isinstance(value, Mapping):
         return {str(key): _same_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

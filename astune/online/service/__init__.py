@@ -2,6 +2,6 @@
 commits, and answers with new versions of the model as they are made.
 
     POST /v1/chat/completions, /v1/responses      recorded, then answered        chat, conversations, callers
-    POST /feedback, /commit, /v1/astune/records   rows in the store              taking, records
+    POST /feedback, /commit, /v1/astune/records   rows in the store              submissions, records
     GET  /v1/models, /health, /metrics, /v1/astune/...                           lookups, metrics
 """

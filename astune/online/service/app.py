@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,25 +14,35 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ContextOverflow, RolloutError
-from astune.gateway.body import from_json, read_body
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.errors import ApiError, api_error
-from astune.gateway.http import api_route, error_response, json_response, model_object, unless_disconnected
+from astune.gateway.http import (
+    api_route,
+    error_response,
+    from_json,
+    json_response,
+    model_object,
+    read_body,
+    unless_disconnected,
+)
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
-from astune.online.service.callers import caller_of, checked_name
-from astune.online.service.chat import Answering, Asked, Recordable
-from astune.online.service.doors import Doors, TooMany
+from astune.online.service.access import AccessControl, TooManyRequests
+from astune.online.service.callers import caller_of, check_name
+from astune.online.service.chat import ChatService, Recordable, ServiceRequest
 from astune.online.service.lookups import Lookups
 from astune.online.service.metrics import ServiceMetrics
-from astune.online.service.stored_responses import PREFIX, refers, stored_responses
-from astune.online.service.taking import Taking
+from astune.online.service.readiness import Readiness
+from astune.online.service.stored_responses import PREFIX, load_stored_responses, refers
+from astune.online.service.submissions import REFUSED_REWARDS, Submissions
 from astune.online.service.versions import ServedVersions
-from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH, RECORDS_PATH
+from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH, READY_PATH, RECORDS_PATH, Status
 from astune.store.database import Database
+from astune.support.http.browser_requests import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -41,23 +52,26 @@ RESPONSES_PATH = "/v1/responses"
 JAVA_WISHES = ("thinking_budget", "include_reasoning")
 """Options that AgentScope Java's client may send, and that say nothing to this model: how it reasons is set by
 astune.model.chat_template_kwargs."""
+STATUS_PATHS = (FEEDBACK_PATH, COMMIT_PATH, RECORDS_PATH)
+"""Their clients read a `Status`: Trinity's takes it from an error, too."""
 LATER = 1.0
 """Seconds after which to come back where nobody can say better."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the app is made of."""
+    """The parts of the app."""
 
     model: str
     chat_format: ChatFormat
     database: Database
     versions: ServedVersions
-    answering: Answering
-    taking: Taking
-    doors: Doors
+    chat: ChatService
+    submissions: Submissions
+    access: AccessControl
     lookups: Lookups
     metrics: ServiceMetrics
+    readiness: Readiness
     feedback_without_token: bool = False
 
 
@@ -78,11 +92,12 @@ class OnlineApp:
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{model:path}", self._model, "GET"),
                 self._route(HEALTH_PATH, self._health, "GET", token=False),
+                self._route(READY_PATH, self._ready, "GET", token=False),
                 self._route("/metrics", self._metrics, "GET"),
-                self._route("/v1/astune/requests/{msg_id}", self._looked_up(lookups.request), "GET"),
-                self._route("/v1/astune/conversations/{conversation_id}", self._looked_up(lookups.conversation), "GET"),
-                self._route("/v1/astune/versions", self._looked_up(lookups.versions), "GET"),
-                self._route("/v1/astune/status", self._looked_up(lookups.status), "GET"),
+                self._route("/v1/astune/requests/{msg_id}", self._look_up(lookups.request), "GET"),
+                self._route("/v1/astune/conversations/{conversation_id}", self._look_up(lookups.conversation), "GET"),
+                self._route("/v1/astune/versions", self._look_up(lookups.versions), "GET"),
+                self._route("/v1/astune/status", self._look_up(lookups.status), "GET"),
             ],
             exception_handlers={HTTPException: _unknown_url},
         )
@@ -95,24 +110,41 @@ class OnlineApp:
         *,
         token: bool = True,
     ) -> Route:
-        """`token`: whether one is demanded where the service has any. Without one, the client is None."""
+        """A route; with `token` a token is demanded if the service has any. Without a token the client is None."""
 
-        async def checked(request: Request) -> Response:
-            authorization, doors = request.headers.get("authorization"), self._parts.doors
-            client = doors.client(authorization) if token or authorization or not doors.has_tokens else None
+        async def check_and_answer(request: Request) -> Response:
+            authorization, access = request.headers.get("authorization"), self._parts.access
+            client = access.client(authorization) if token or authorization or not access.has_tokens else None
             with self._parts.metrics.request(path):
                 if method == "GET":
                     return await answer(request, client)
-                with doors.enter(client or _peer(request)):
+                with access.enter(client or _peer(request)):
                     return await answer(request, client)
 
-        return api_route(path, checked, (method,), self._error_headers)
+        return api_route(path, check_and_answer, (method,), partial(self._answer_error, path))
 
-    def _error_headers(self, error: ApiError) -> Mapping[str, str]:
+    def _answer_error(self, path: str, error: ApiError) -> Response:
+        """An error as the clients of `path` read it; it is counted."""
         self._parts.metrics.errors.labels(error.code).inc()
-        if isinstance(error, TooMany):
-            return {"retry-after": str(error.seconds)}
-        return {"retry-after": str(round(LATER))} if error.status == 503 else {}
+        body = error.body()
+        if path in STATUS_PATHS:
+            body = Status(status="error", message=error.message).to_json() | body
+        if error.code in REFUSED_REWARDS.values():
+            self._note(
+                f"rewards are refused, the first as {error.message}; {error.code} of /metrics counts them", error.code
+            )
+        headers = {"retry-after": str(round(LATER))} if error.status == 503 else {}
+        if isinstance(error, TooManyRequests):
+            headers = {"retry-after": str(error.seconds)}
+        return json_response(body, error.status, headers)
+
+    def refuse(self, refusal: Refusal) -> ASGIApp:
+        """Answer a request that is not for programs."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._answer_error(scope["path"], ApiError(*refusal))(scope, receive, send)
+
+        return answer
 
     async def _body(self, request: Request) -> object:
         """The body as JSON, None where it is empty."""
@@ -130,28 +162,28 @@ class OnlineApp:
                     self._note(f"{name} is ignored: see astune.model.chat_template_kwargs")
         parsed = parse_chat_completion(body)
         its = caller_of(request.headers, _field(body, "user"), client or "")
-        return await self._answer(request, Asked(parsed, its, _model(body), "chatcmpl-"))
+        return await self._answer(request, ServiceRequest(parsed, its, _model(body), "chatcmpl-"))
 
     async def _responses(self, request: Request, client: str | None) -> Response:
         body = await self._body(request)
         its = caller_of(request.headers, _field(body, "user"), client or "")
-        stored = await asyncio.to_thread(self._stored, body, its) if refers(body) else StoredResponses()
+        stored = await asyncio.to_thread(self._load_stored, body, its) if refers(body) else StoredResponses()
         parsed = parse_response(body, stored)
         instructions = len(parsed.request.messages) - len(parsed.conversation) if parsed.store else None
-        return await self._answer(request, Asked(parsed, its, _model(body), PREFIX, instructions))
+        return await self._answer(request, ServiceRequest(parsed, its, _model(body), PREFIX, instructions))
 
-    def _stored(self, body: object, its: Any) -> StoredResponses:
+    def _load_stored(self, body: object, its: Any) -> StoredResponses:
         with self._parts.database.reading() as connection:
-            return stored_responses(connection, body, its)
+            return load_stored_responses(connection, body, its)
 
-    async def _answer(self, request: Request, asked: Asked) -> Response:
+    async def _answer(self, request: Request, asked: ServiceRequest) -> Response:
         parsed: Recordable = asked.parsed
         for note in parsed.notes:
             self._note(note)
         # OpenAI's clients count here how often they have sent this request before.
         if request.headers.get("x-stainless-retry-count", "0") != "0":
             asked = replace(asked, retry=True)
-        work = asyncio.ensure_future(self._parts.answering.answer(asked))
+        work = asyncio.ensure_future(self._parts.chat.answer(asked))
         over = ApiError(503, "stopping", "the service is ending")
         try:
             answers, live = await unless_disconnected(request, work, over)
@@ -161,29 +193,29 @@ class OnlineApp:
             CONVERSATION_ID_HEADER: live.conversation_id,
             VERSION_HEADER: str(answers[0].turn.policy_version),
         }
-        self._parts.metrics.answered(answers)
+        self._parts.metrics.count_answers(answers)
         if parsed.stream:
             events = "".join(parsed.events(answers, self._parts.chat_format))
             return Response(events, headers=headers, media_type="text/event-stream")
         return json_response(parsed.body(answers, self._parts.chat_format), headers=headers)
 
-    def _note(self, text: str) -> None:
-        """Say once what a request asked for and did not get."""
-        if text not in self._noted:
-            self._noted.add(text)
+    def _note(self, text: str, kind: str | None = None) -> None:
+        """Say once what a request asked for and did not get: this text, or the first of its kind."""
+        if (kind or text) not in self._noted:
+            self._noted.add(kind or text)
             logger.warning("%s", text)
 
     async def _feedback(self, request: Request, client: str | None) -> Response:
-        status, outcome = await self._parts.taking.feedback(await self._body(request), client)
+        status, outcome = await self._parts.submissions.feedback(await self._body(request), client)
         headers = {"X-Accepted": outcome.state, "X-Duplicate": str(outcome.duplicate).lower()}
         return json_response(status.to_json(), headers=headers)
 
     async def _commit(self, request: Request, client: str | None) -> Response:
-        status, number = await self._parts.taking.commit(await self._body(request))
+        status, number = await self._parts.submissions.commit(await self._body(request))
         return json_response(status.to_json(), headers={"X-Commit": str(number)})
 
     async def _record(self, request: Request, client: str | None) -> Response:
-        status = await self._parts.taking.record(await self._body(request), client or "")
+        status = await self._parts.submissions.record(await self._body(request), client or "")
         return json_response(status.to_json())
 
     async def _models(self, request: Request, client: str | None) -> Response:
@@ -197,17 +229,27 @@ class OnlineApp:
         return json_response(model_object(asked))
 
     async def _health(self, request: Request, client: str | None) -> Response:
-        return json_response({"state": "well", "version": self._parts.versions.newest})
+        """The process is there, which is all that a restart could fix; `ready` says what it can do."""
+        failure = self._parts.submissions.failure
+        state = {"state": "well"} if failure is None else {"state": "cannot write", "reason": failure}
+        versions = self._parts.versions
+        return json_response({**state, "version": versions.newest, **versions.trouble})
+
+    async def _ready(self, request: Request, client: str | None) -> Response:
+        look = await self._parts.readiness.look()
+        body = {"ready": look.is_ready, "version": self._parts.versions.newest, **look.parts}
+        return json_response(body, 200 if look.is_ready else 503)
 
     async def _metrics(self, request: Request, client: str | None) -> Response:
         text = await asyncio.to_thread(self._parts.metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    def _looked_up(
+    def _look_up(
         self, look: Callable[[Mapping[str, Any], str], object]
     ) -> Callable[[Request, str | None], Coroutine[Any, Any, Response]]:
         async def answer(request: Request, client: str | None) -> Response:
-            return json_response(await asyncio.to_thread(look, request.path_params, client or ""))
+            # Written in the thread as well: a long conversation would keep all others waiting.
+            return await asyncio.to_thread(lambda: json_response(look(request.path_params, client or "")))
 
         return answer
 
@@ -219,7 +261,7 @@ def _unknown_url(request: Request, error: Exception) -> Response:
 
 
 def _peer(request: Request) -> str:
-    """Who a request without a token is from, for limits."""
+    """The sender of a request without a token, for the limits."""
     return f"address {request.client.host}" if request.client else ""
 
 
@@ -228,4 +270,4 @@ def _field(body: object, name: str) -> object:
 
 
 def _model(body: object) -> str:
-    return checked_name("model", _field(body, "model") or None) or ""
+    return check_name("model", _field(body, "model") or None) or ""

@@ -1,4 +1,4 @@
-"""Caller a request is, and which conversation it belongs to."""
+"""The caller of a request, and the digests that find its conversation."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Caller:
 
 def caller_of(headers: Mapping[str, str], user: object, client: str) -> Caller:
     """Raises ApiError (400) for a name that is empty, longer than `MOST_NAME`, or has control characters."""
-    names = {name: checked_name(name, headers.get(name)) for name in (CONVERSATION_HEADER, TASK_HEADER, RUN_HEADER)}
+    names = {name: check_name(name, headers.get(name)) for name in (CONVERSATION_HEADER, TASK_HEADER, RUN_HEADER)}
     return Caller(
         client=client,
-        user=checked_name("user", user),
+        user=check_name("user", user),
         conversation=names[CONVERSATION_HEADER],
         task_id=names[TASK_HEADER],
         run_id=names[RUN_HEADER],
@@ -48,27 +48,27 @@ def caller_of(headers: Mapping[str, str], user: object, client: str) -> Caller:
 
 
 class History:
-    """Digests of whose conversation it is and of all that was said. What is said is compared in meaning: without
+    """Digests of the conversation's owner and of all messages. Messages are compared by their meaning: without
     reasoning, ids of calls and layout, which clients change."""
 
     def __init__(self, messages: Sequence[Message], of: Caller) -> None:
         calls = CallPlaces(messages)
         self._all = hashlib.sha256(json.dumps([of.client, of.user]).encode())
         self.digests: list[str] = []
-        """Up to and with each message of the assistant, in their order."""
+        """The digests up to and with each message of the assistant, in order."""
         for index, message in enumerate(messages):
             self._all.update(json.dumps(meaning(messages, index, calls)).encode())
             if message.get("role") == "assistant":
                 self.digests.append(self._all.hexdigest())
 
-    def answered(self, answer: Message) -> str:
-        """Up to and with `answer`, where that is said next."""
+    def digest_with(self, answer: Message) -> str:
+        """The digest up to and with `answer` as the next message."""
         with_it = self._all.copy()
         with_it.update(json.dumps(meaning([answer], 0)).encode())
         return with_it.hexdigest()
 
 
-def checked_name(name: str, value: object) -> str | None:
+def check_name(name: str, value: object) -> str | None:
     """`value`, if it may be a name. None is none. Raises ApiError (400)."""
     if value is None:
         return None
@@ -78,7 +78,7 @@ def checked_name(name: str, value: object) -> str | None:
 
 
 def may_be_known(name: str) -> bool:
-    """Whether there can be an id like it in the store, which may be asked for it then."""
+    """True if the store can have an id like it."""
     return 0 < len(name) <= MOST_NAME and "\x00" not in name
 
 

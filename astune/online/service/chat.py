@@ -14,12 +14,12 @@ import sqlalchemy as sa
 from astune.context_tracker.prompt.messages import Message, meaning
 from astune.context_tracker.tracker import ChatAnswer
 from astune.errors import StoreError, TooManyTurns
-from astune.gateway.api_request import ApiRequest, shown_message
+from astune.gateway.api_request import ApiRequest, show_message
 from astune.gateway.errors import ApiError
 from astune.online.redaction import Redactor
 from astune.online.service.callers import Caller, History
 from astune.online.service.conversations import LiveConversation, LiveConversations
-from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
+from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
 from astune.store.writer import Writer
 from astune.types import Turn
 
@@ -40,7 +40,7 @@ class Recordable(ApiRequest, Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServiceRequest:
     """A request as the service reads it. `kind` begins the id of the reply: "chatcmpl-" or "resp_"; for `instructions`
     see `RecordedRequest`."""
 
@@ -54,11 +54,11 @@ class Asked:
 
 
 def new_token() -> str:
-    """What makes the id of a reply its own, in all processes: 64 bits of chance."""
+    """64 random bits, which make the id of a reply unique in all processes."""
     return secrets.token_hex(8)
 
 
-class Answering:
+class ChatService:
     """Invariant: what `answer` returned is in the store."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Answering:
         self._live, self._writer, self._redactor = live, writer, redactor
         self._clock, self._token = clock, token
 
-    async def answer(self, asked: Asked) -> tuple[list[ChatAnswer], LiveConversation]:
+    async def answer(self, asked: ServiceRequest) -> tuple[list[ChatAnswer], LiveConversation]:
         """The answers, with an id that no other reply has, and their conversation. A caller that is cancelled before
         they are sampled leaves no trace.
 
@@ -81,9 +81,15 @@ class Answering:
             ApiError: 503, they could not be written.
             RolloutError: as `ContextTracker.choices`.
         """
-        request, began = replace(asked.parsed.request, retry=asked.retry), self._clock()
-        history = History(request.messages, asked.whose)
-        live = await self._live.find(asked.whose, history.digests[::-1])
+        began = self._clock()
+        history = History(asked.parsed.request.messages, asked.whose)
+        async with self._live.find(asked.whose, history.digests[::-1], began) as live:
+            return await self._answer(asked, live, history, began), live
+
+    async def _answer(
+        self, asked: ServiceRequest, live: LiveConversation, history: History, began: float
+    ) -> list[ChatAnswer]:
+        request = replace(asked.parsed.request, retry=asked.retry)
         try:
             answers = await live.tracker.choices(AGENT, request, asked.parsed.n)
         except TooManyTurns:
@@ -91,7 +97,7 @@ class Answering:
             raise ApiError(400, "conversation_too_long", message) from None
         # Up to the writing nothing is awaited: the store has the turns in the order of the tracker.
         name = f"{self._token()}_{answers[0].turn.call}"
-        recorded, before = self._recorded(asked, live, answers, history, f"{asked.kind}{name}", began)
+        recorded, before = self._make_record(asked, live, answers, history, f"{asked.kind}{name}", began)
         retried = _newly_excluded(live) if request.retry else []
         _remember(live, recorded)
         number = live.requests - 1
@@ -103,24 +109,24 @@ class Answering:
             self._live.forget(live)
             logger.error("an answer could not be written, so it is not given: %s", error)
             raise ApiError(503, "store_unavailable", "the answer could not be written, so it is not given") from error
-        return [replace(answer, answer_id=name) for answer in answers], live
+        return [replace(answer, answer_id=name) for answer in answers]
 
-    def _recorded(
+    def _make_record(
         self,
-        asked: Asked,
+        asked: ServiceRequest,
         live: LiveConversation,
         answers: Sequence[ChatAnswer],
         history: History,
         msg_id: str,
         began: float,
     ) -> tuple[RecordedRequest, Turn | None]:
-        """What is to be written, and the turn that it follows as that was written."""
+        """Make the row of a request, and find the turn that it follows as that was written."""
         first, whose = len(live.places), asked.whose
-        known = [live.tracker.recorded(first + choice) for choice in range(len(answers))]
+        known = [live.tracker.get_known_turn(first + choice) for choice in range(len(answers))]
         turn = known[0].turn
-        said = [shown_message(a, parallel_tool_calls=asked.parsed.parallel_tool_calls) for a in answers]
+        said = [show_message(a, parallel_tool_calls=asked.parsed.parallel_tool_calls) for a in answers]
         turns = tuple(
-            RecordedTurn(each.turn, history.answered(message), each.forced, each.shown)
+            RecordedTurn(each.turn, history.digest_with(message), each.forced, each.shown)
             for each, message in zip(known, said, strict=True)
         )
         redacted = self._redactor.apply([*turn.messages, *(each.turn.response for each in turns)])
@@ -174,7 +180,7 @@ def _exchange(live: LiveConversation, turn: Turn, msg_id: str) -> str:
     """The exchange that the turn is part of: that of the answer it follows, unless a user has spoken since."""
     if turn.follows is None:
         return msg_id
-    answer = meaning([live.tracker.recorded(turn.follows).turn.response], 0)
+    answer = meaning([live.tracker.get_known_turn(turn.follows).turn.response], 0)
     for index in range(len(turn.messages) - 1, -1, -1):
         if turn.messages[index]["role"] == "user":
             return msg_id
@@ -186,7 +192,7 @@ def _exchange(live: LiveConversation, turn: Turn, msg_id: str) -> str:
 def _newly_excluded(live: LiveConversation) -> list[TurnPlace]:
     """The earlier turns that a repeated request has taken out of training."""
     now = enumerate(live.written)
-    return [live.places[n] for n, turn in now if turn.trainable and not live.tracker.recorded(n).turn.trainable]
+    return [live.places[n] for n, turn in now if turn.trainable and not live.tracker.get_known_turn(n).turn.trainable]
 
 
 def _write(

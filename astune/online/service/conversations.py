@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import sqlalchemy as sa
 
+from astune.context_tracker.calls import KnownTurn
 from astune.context_tracker.tracker import ContextTracker
-from astune.context_tracker.turns import KnownTurn
 from astune.online.service.callers import Caller
-from astune.store.database import Database
-from astune.store.requests import (
+from astune.online.store.requests import (
     RecordedRequest,
     TurnPlace,
+    began,
     conversation_of_history,
     load_conversation,
     requests_in,
 )
+from astune.store.database import Database
 from astune.types import Turn
 
-MakeTracker = Callable[[str], ContextTracker]
-"""A tracker for the conversation with this id."""
+MakeTracker = Callable[[str, float], ContextTracker]
+"""A tracker for the conversation with this id, which began at that time."""
 
 
 @dataclass(eq=False)
@@ -54,6 +57,14 @@ class LiveConversation:
         self.tracker.take_back(known)
 
 
+@dataclass(eq=False)
+class _Claim:
+    """A request under way, with the digest of its history."""
+
+    history: str
+    over: bool = False
+
+
 class LiveConversations:
     """At most `most` conversations in memory. What is not there is read from the store, and read anew where another
     process has written to it: it is the store that knows them."""
@@ -63,19 +74,32 @@ class LiveConversations:
         self._most, self._new_id = most, new_id
         self._live: OrderedDict[str, LiveConversation] = OrderedDict()
         self._loading: dict[str, asyncio.Task[LiveConversation]] = {}
+        self._claims: dict[_Claim, str] = {}
+        """The conversations of requests under way that were found by their history."""
+        self._choosing = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._live)
 
-    async def find(self, whose: Caller, histories: Sequence[str]) -> LiveConversation:
+    @asynccontextmanager
+    async def find(self, whose: Caller, histories: Sequence[str], asked: float) -> AsyncIterator[LiveConversation]:
         """The conversation of a request: the one that it names, else the one with an answer up to which all was said
-        as one of `histories` tells (`History.digests`, the last first), else a new one."""
-        conversation_id, requests = await asyncio.to_thread(self._known, whose, histories)
+        as one of `histories` tells (`History.digests`, the last first), else a new one, which began when it was
+        asked. Until the request is done, another one with the same history looks for another such answer."""
+        claim = _Claim(histories[0] if histories else "")
+        try:
+            yield await self._of(*await asyncio.to_thread(self._identify, whose, histories, claim), whose, asked)
+        finally:
+            claim.over = True
+            self._claims.pop(claim, None)
+
+    async def _of(self, conversation_id: str, requests: int, whose: Caller, asked: float) -> LiveConversation:
+        """`requests`: how many the store has of it."""
         live = self._live.get(conversation_id)
         if live is None and not requests:
-            live = LiveConversation(conversation_id, whose.key, self._make_tracker(conversation_id))
+            live = LiveConversation(conversation_id, whose.key, self._make_tracker(conversation_id, asked))
         elif live is None or live.requests < requests:
-            live = await self._loaded(conversation_id, whose.key)
+            live = await self._load_once(conversation_id, whose.key)
         self._live[conversation_id] = live
         self._live.move_to_end(conversation_id)
         while len(self._live) > self._most:
@@ -87,15 +111,24 @@ class LiveConversations:
         if self._live.get(live.conversation_id) is live:
             del self._live[live.conversation_id]
 
-    def _known(self, whose: Caller, histories: Sequence[str]) -> tuple[str, int]:
+    def _identify(self, whose: Caller, histories: Sequence[str], claim: _Claim) -> tuple[str, int]:
         """The conversation's id, and how many requests the store has of it."""
         with self._database.reading() as connection:
             if (key := whose.key) is not None:
                 return f"c-{key[:32]}", requests_in(connection, f"c-{key[:32]}")
-            found = _by_history(connection, histories)
-            return (self._new_id(), 0) if found is None else (found, requests_in(connection, found))
+            if not histories:
+                return self._new_id(), 0
+            with self._choosing:
+                taken = [name for other, name in list(self._claims.items()) if other.history == claim.history]
+                found = _by_history(connection, histories, taken)
+                if found is None:
+                    return self._new_id(), 0
+                self._claims[claim] = found
+            if claim.over:  # the request was given up meanwhile
+                self._claims.pop(claim, None)
+            return found, requests_in(connection, found)
 
-    async def _loaded(self, conversation_id: str, key: str | None) -> LiveConversation:
+    async def _load_once(self, conversation_id: str, key: str | None) -> LiveConversation:
         """Requests that come meanwhile wait for the same reading."""
         if conversation_id not in self._loading:
             reading = asyncio.to_thread(partial(self._load, conversation_id, key))
@@ -106,15 +139,13 @@ class LiveConversations:
     def _load(self, conversation_id: str, key: str | None) -> LiveConversation:
         with self._database.reading() as connection:
             requests = load_conversation(connection, conversation_id)
-        live = LiveConversation(conversation_id, key, self._make_tracker(conversation_id))
+        live = LiveConversation(conversation_id, key, self._make_tracker(conversation_id, began(requests)))
         live.take_back(requests)
         return live
 
 
-def _by_history(connection: sa.Connection, histories: Sequence[str]) -> str | None:
+def _by_history(connection: sa.Connection, histories: Sequence[str], taken: Sequence[str]) -> str | None:
     """Almost always the last answer is known; the earlier ones are asked for only where it is not."""
-    if not histories:
-        return None
-    return conversation_of_history(connection, histories[:1]) or (
+    return conversation_of_history(connection, histories[:1], taken) or (
         conversation_of_history(connection, histories[1:]) if len(histories) > 1 else None
     )

@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from astune.gateway.errors import ApiError
 from astune.online.service.callers import may_be_known
 from astune.online.service.versions import ServedVersions
-from astune.store.commits import by_state
+from astune.online.store.commits import by_state
+from astune.online.store.feedback.figures import feedback_figures
+from astune.online.store.requests import RecordedRequest, find_request, load_conversation
+from astune.online.store.versions import every
+from astune.ropes import common_start
 from astune.store.database import Database
-from astune.store.feedback.figures import feedback_figures
-from astune.store.requests import RecordedRequest, find_request, load_conversation
-from astune.store.versions import every
 
 
 class Lookups:
@@ -33,21 +34,30 @@ class Lookups:
         found = [each for each in requests if each.msg_id == msg_id]
         if not found:
             raise ApiError(404, "not_found", f"no message {msg_id!r:.300} is known")
-        return _shown(found[0], tokens=True)
+        return _show_request(found[0], tokens=True)
 
     def conversation(self, names: Mapping[str, Any], client: str) -> object:
-        """Its requests in their order, without tokens."""
+        """Its requests in their order, without tokens, each with the messages that are new in it: as many bytes as were
+        said, however long it is."""
         conversation = str(names["conversation_id"])
         with self._database.reading() as connection:
             requests = _own(connection, conversation if may_be_known(conversation) else None, client)
         if not requests:
             raise ApiError(404, "not_found", f"no conversation {conversation!r:.300} is known")
-        return {"conversation_id": conversation, "requests": [_shown(each, tokens=False) for each in requests]}
+        answered = {each.msg_id: each for each in requests}
+        shown = []
+        for each in requests:
+            before = None if each.follows is None else answered[each.follows.msg_id]
+            kept = 0 if before is None else common_start(before.messages, each.messages)
+            kept += before is not None and kept == len(before.messages) < len(each.messages)  # its answer
+            new = {"messages_kept": kept, "messages": list(each.messages[kept:])}
+            shown.append(_show_request(each, tokens=False) | new)
+        return {"conversation_id": conversation, "requests": shown}
 
     def versions(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
             made = [asdict(version) for version in every(connection)]
-        return {"serving": self._versions.newest, "versions": made}
+        return {"serving": self._versions.newest, **self._versions.trouble, "versions": made}
 
     def status(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
@@ -55,6 +65,7 @@ class Lookups:
             feedback = feedback_figures(connection).by_state
         return {
             "serving": self._versions.newest,
+            **self._versions.trouble,
             "seconds": self._clock() - self._began,
             "commits": commits,
             "feedback": {state: count for state, count in feedback.items() if count},
@@ -66,7 +77,7 @@ def _own(connection: sa.Connection, conversation: str | None, client: str) -> Se
     return [each for each in requests if each.client == client]
 
 
-def _shown(request: RecordedRequest, *, tokens: bool) -> dict[str, Any]:
+def _show_request(request: RecordedRequest, *, tokens: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
         name: getattr(request, name)
         for name in ("msg_id", "conversation_id", "exchange", "user", "task_id", "run_id", "model", "version")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from astune.context_tracker.tracker import ChatAnswer
-from astune.online.feedback import feedback_metrics
+from astune.online.store.feedback.figures import feedback_figures
 from astune.store.database import Database
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -31,7 +32,7 @@ class ServiceMetrics:
         return Counter(name, meaning, [label], registry=self.registry)
 
     def gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """A figure that is asked for when somebody looks."""
+        """Add a figure that is computed when the metrics are read."""
         Gauge(name, meaning, registry=self.registry).set_function(value)
 
     @contextmanager
@@ -42,7 +43,7 @@ class ServiceMetrics:
         finally:
             self._requests.labels(path).observe(max(0.0, self._clock() - began))
 
-    def answered(self, answers: Sequence[ChatAnswer]) -> None:
+    def count_answers(self, answers: Sequence[ChatAnswer]) -> None:
         self._tokens.labels("prompt").inc(answers[0].prompt_tokens)
         for answer in answers:
             self._tokens.labels("answer").inc(answer.completion_tokens)
@@ -51,3 +52,23 @@ class ServiceMetrics:
     def text(self) -> str:
         with self._database.reading() as connection:
             return generate_latest(self.registry).decode() + feedback_metrics(connection)
+
+
+def feedback_metrics(connection: sa.Connection) -> str:
+    """Prometheus' text: how much feedback of each kind is in each state, and how often the same came again.
+
+    They are read from the store, so they are the same whichever process is asked, and after a restart.
+    """
+    figures = feedback_figures(connection)
+    lines = [
+        "# HELP astune_feedback Things said of answers, by what was said and what became of it.",
+        "# TYPE astune_feedback gauge",
+        *(f'astune_feedback{{kind="{kind}",state="{state}"}} {n}' for (kind, state), n in figures.by_kind.items()),
+        "# HELP astune_feedback_again_total Feedback that was there already when it came.",
+        "# TYPE astune_feedback_again_total counter",
+        f"astune_feedback_again_total {figures.again}",
+        "# HELP astune_judge_failures_total Times a judge could not tell what an answer was worth.",
+        "# TYPE astune_judge_failures_total counter",
+        f"astune_judge_failures_total {figures.judge_failures}",
+    ]
+    return "\n".join(lines) + "\n"

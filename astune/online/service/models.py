@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 from astune.backbone.local.engine import load_policy
+from astune.backbone.local.model.model import let_go
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import Config
 from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.online.place import online_folder, versions_folder
 from astune.online.service.serving import Model
 from astune.online.service.vllm import vllm_model
+from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import check
-from astune.store.versions import ModelVersion
+from astune.support.machine_memory import give_back
 
 PIECE = 2**20
+LEAVING = "astune-version-leaves"
+"""The thread in which a version that answers no more leaves memory."""
 
 
-def served_model(config: Config) -> Model:
-    """What `astune.online.serve.engine` says. Raises ConfigError, ModelError."""
+def load_served_model(config: Config) -> Model:
+    """Load the model that `astune.online.serve.engine` names. Raises ConfigError, ModelError."""
     engine = config.astune.online.serve.engine
     return local_model(config) if engine is None else vllm_model(config, engine)
 
@@ -29,30 +37,40 @@ def local_model(config: Config) -> Model:
     """The model of `astune.model`. Raises ModelError where there is none."""
     directory = resolve_model_dir(config.astune.model.path)
 
+    chat_format = load_chat_format(config.astune.model, directory)
+
     def load(version: ModelVersion) -> Sampler:
-        return load_version(config, version)
+        return load_version(config, version, chat_format)
 
-    return Model(
-        config.astune.model.path,
-        load_chat_format(config.astune.model, directory),
-        load,
-        configured_version(config, directory),
-    )
+    return Model(config.astune.model.path, chat_format, load, describe_configured(config, directory))
 
 
-def load_version(config: Config, version: ModelVersion) -> Sampler:
-    """A sampler of its own for that version. Raises RunFolderError for a checkpoint that is not as it was written."""
-    loaded, sampler, _ = load_policy(config.astune)
+def load_version(config: Config, version: ModelVersion, chat_format: ChatFormat | None = None) -> Sampler:
+    """A sampler of its own for that version; `chat_format` is that of all. Raises RunFolderError for a checkpoint that
+    is not as it was written."""
+    loaded, sampler, _ = load_policy(config.astune, chat_format=chat_format)
     if version.folder is not None:
         folder = versions_folder(online_folder(config)) / version.folder
         check(folder, version.sha256)
         loaded.load_weights(folder)
         loaded.copy_to_sampler()
     sampler.policy_version = version.number
+    weakref.finalize(sampler, _leave_memory, [loaded.model]).atexit = False
     return sampler
 
 
-def configured_version(config: Config, directory: Path) -> ModelVersion:
+def _leave_memory(model: list[Any]) -> None:
+    """The last request on a version has ended. In a thread of its own, as others wait for the event loop."""
+
+    def leave() -> None:
+        let_go(model[0])
+        model.clear()
+        give_back()
+
+    threading.Thread(target=leave, name=LEAVING, daemon=True).start()
+
+
+def describe_configured(config: Config, directory: Path) -> ModelVersion:
     """Version 0: the model as configured, with the digest of its files."""
     digest = hashlib.sha256()
     for path in sorted(path for path in directory.iterdir() if path.is_file()):

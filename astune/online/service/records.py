@@ -6,18 +6,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.online.feedback import new_feedback, redacted
 from astune.online.redaction import Redactor
 from astune.online.service.callers import Caller, History
+from astune.online.service.feedback import new_feedback, redact
+from astune.online.store.feedback.states import NewFeedback, add
+from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, forget_conversation, record_new
 from astune.online.wire import ConversationRecord, Feedback, WireError
-from astune.store.feedback.states import NewFeedback, add
-from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, forget_conversation, record
 from astune.types import Turn
 
 OTHER_MODEL = -1
@@ -28,7 +28,7 @@ NO_IDS = "inexact"
 
 @dataclass(frozen=True)
 class NewRecord:
-    """A conversation as the store keeps it, and what was said of it."""
+    """A conversation as the store keeps it (`record_new`), and what was said of it."""
 
     conversation_id: str
     requests: tuple[RecordedRequest, ...]
@@ -63,7 +63,7 @@ def new_record(
             excluded=NO_IDS,
             exact=False,
             follows=number - 1 if number else None,
-            messages=tuple(said[:place]),
+            messages=tuple(since),
             tools=tuple(body.tools),
             response=said[place],
             call=number,
@@ -90,17 +90,14 @@ def new_record(
     if not requests:
         raise WireError("the conversation has no message of the assistant: there is nothing to record", "messages")
     opinions = _feedback(body, [each.msg_id for each in requests], client, received, rules)
-    feedback = tuple(redacted(each, redactor) for each in opinions)
+    feedback = tuple(redact(each, redactor) for each in opinions)
     return NewRecord(f"r-{digest}", tuple(requests), feedback)
 
 
 def write_record(connection: sa.Connection, new: NewRecord, rules: FeedbackConfig) -> int:
     """Write it in the place of what was sent before; the number of its answers."""
     forget_conversation(connection, new.conversation_id)
-    before: Turn | None = None
-    for request in new.requests:
-        record(connection, request, before)
-        before = request.turns[0].turn
+    record_new(connection, new.requests)
     for each in new.feedback:
         add(connection, each, rules)
     return len(new.requests)
@@ -126,7 +123,8 @@ def _with_thoughts(body: ConversationRecord) -> list[Mapping[str, Any]]:
 def _feedback(
     body: ConversationRecord, msg_ids: Sequence[str], client: str, received: float, rules: FeedbackConfig
 ) -> list[NewFeedback]:
-    named = {"msg_ids": list(msg_ids), "user": body.user, "task_id": body.task_id, "run_id": body.run_id}
+    # A body names a thousand answers at most; what is said of the whole conversation is about all of them.
+    named = {"msg_ids": msg_ids[:1], "user": body.user, "task_id": body.task_id, "run_id": body.run_id}
     said: list[dict[str, Any]] = []
     if body.rewards is not None:
         said.append({"rewards": body.rewards})
@@ -136,4 +134,5 @@ def _feedback(
         bodies = [Feedback.model_validate(named | each) for each in said]
     except ValueError as error:
         raise WireError(f"'feedback': {error}", "feedback") from None
-    return [new_feedback(each, client=client, received=received, rules=rules) for each in bodies]
+    read = (new_feedback(each, client=client, received=received, rules=rules) for each in bodies)
+    return [replace(each, msg_ids=tuple(msg_ids)) for each in read]

@@ -10,27 +10,31 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from astune import __version__
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ConfigError
-from astune.online.place import store_url
+from astune.online.clock import SteadyClock, format_at
+from astune.online.place import online_folder, store_url
 from astune.online.redaction import Redactor
+from astune.online.service.access import AccessControl, read_tokens
 from astune.online.service.app import OnlineApp, Parts
-from astune.online.service.chat import MOST_CALLS, Answering, new_token
+from astune.online.service.chat import MOST_CALLS, ChatService, new_token
 from astune.online.service.conversations import LiveConversations
-from astune.online.service.doors import Doors, read_tokens
 from astune.online.service.lookups import Lookups
 from astune.online.service.metrics import ServiceMetrics
-from astune.online.service.taking import Taking
+from astune.online.service.readiness import Readiness
+from astune.online.service.submissions import Submissions
 from astune.online.service.versions import ConversationPolicy, LoadVersion, ServedVersions
+from astune.online.store.versions import ModelVersion, register
 from astune.store import open_database
-from astune.store.database import shown
-from astune.store.versions import ModelVersion, register
+from astune.store.database import Database, show_url
 from astune.store.writer import Writer
-from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
 from astune.types import Sampling
 
@@ -48,7 +52,7 @@ def new_conversation_id() -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """What answers: how to load a version of it, how it writes chats, and what version 0 is."""
+    """The served model: its name and chat format, a loader of its versions, and version 0."""
 
     name: str
     chat_format: ChatFormat
@@ -57,7 +61,8 @@ class Model:
 
 
 class OnlineService:
-    """The service without a socket: `app.asgi` answers. To be closed; `poll` looks for a newer version.
+    """The service without a socket: `app.asgi` answers, and `guarded` what comes over a network. To be
+    closed; `poll` looks for a newer version.
 
     Raises:
         ConfigError: tokens that are missing.
@@ -70,50 +75,69 @@ class OnlineService:
         config: Config,
         model: Model,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         token: Callable[[], str] = new_token,
         new_id: Callable[[], str] = new_conversation_id,
     ) -> None:
+        clock = clock or SteadyClock()
         astune = config.astune
         online, serve = astune.online, astune.online.serve
-        doors = Doors(serve, read_tokens(serve), clock)
+        access = AccessControl(serve, read_tokens(serve), time.monotonic)
         redactor = Redactor.of(online.redact)
         self.database = open_database(store_url(config))
         with self.database.writing() as connection:
             register(connection, model.configured)
-        self.versions = ServedVersions(self.database, model.load, clock)
+        self.versions = ServedVersions(self.database, model.load)
         self.versions.open()
         sampling = Sampling(
             astune.rollout.max_tokens, astune.rollout.temperature, astune.rollout.top_p, astune.rollout.top_k
         )
 
-        def tracker(conversation_id: str) -> ContextTracker:
+        def tracker(conversation_id: str, began: float) -> ContextTracker:
             policy = ConversationPolicy(self.versions, conversation_id)
             seed = _seed(astune.seed, conversation_id)
-            return ContextTracker(policy, model.chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
+            chat_format = format_at(model.chat_format, astune.model, began)
+            return ContextTracker(policy, chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
 
         live = LiveConversations(self.database, tracker, most=serve.max_conversations, new_id=new_id)
         self.writer = Writer(self.database)
-        metrics = ServiceMetrics(self.database, clock)
-        metrics.gauge("astune_requests_under_way", "Requests under way.", lambda: doors.under_way)
-        metrics.gauge("astune_conversations", "Conversations in memory.", lambda: len(live))
-        metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.newest)
-        metrics.gauge("astune_redactions", "Texts that redaction changed.", lambda: redactor.changes)
-        metrics.gauge("astune_redaction_failures", "Texts that it failed on.", lambda: redactor.failures)
-        metrics.gauge("astune_version_failures", "Times one could not be loaded.", lambda: self.versions.failures)
         parts = Parts(
             model.name,
             model.chat_format,
             self.database,
             self.versions,
-            Answering(live, self.writer, redactor, clock=clock, token=token),
-            Taking(self.writer, online.feedback, redactor, clock),
-            doors,
-            Lookups(self.database, self.versions, clock),
-            metrics,
+            ChatService(live, self.writer, redactor, clock=clock, token=token),
+            Submissions(self.writer, online.feedback, redactor, clock),
+            access,
+            Lookups(self.database, self.versions, time.monotonic),
+            self._metrics(access, live, redactor),
+            Readiness(self.writer, self.versions, *_places(online_folder(config), self.database)),
             serve.feedback_without_token,
         )
         self.app = OnlineApp(parts)
+        self.guarded = Guarded(
+            self.app.asgi,
+            self.app.refuse,
+            any_name=access.has_tokens,
+            hosts=serve.hosts,
+            advice="ask for it by its address, or name that in astune.online.serve.hosts",
+        )
+        """`app` as it is served, for programs alone."""
+
+    def _metrics(self, access: AccessControl, live: LiveConversations, redactor: Redactor) -> ServiceMetrics:
+        metrics = ServiceMetrics(self.database, time.monotonic)
+        metrics.gauge("astune_requests_under_way", "Requests under way.", lambda: access.under_way)
+        metrics.gauge("astune_conversations", "Conversations in memory.", lambda: len(live))
+        metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.newest)
+        metrics.gauge(
+            "astune_version_not_served",
+            "The newest version, where it cannot be loaded.",
+            lambda: self.versions.not_served or 0,
+        )
+        metrics.gauge("astune_redactions", "Texts that redaction changed.", lambda: redactor.changes)
+        metrics.gauge("astune_redaction_failures", "Texts that it failed on.", lambda: redactor.failures)
+        metrics.gauge("astune_version_failures", "Times one could not be loaded.", lambda: self.versions.failures)
+        return metrics
 
     async def poll_forever(self, seconds: float) -> None:
         while True:
@@ -145,7 +169,7 @@ async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> 
         ) from error
     with contextlib.closing(listener), contextlib.closing(OnlineService(config, model)) as service:
         served = server_config(
-            service.app.asgi, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS
+            service.guarded, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS
         )
         polling = asyncio.create_task(service.poll_forever(settings.poll_seconds))
         try:
@@ -156,15 +180,24 @@ async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> 
 
 
 def banner(config: Config, model: Model, url: str) -> list[str]:
-    """What is said when the service is ready, line by line."""
+    """The lines that are printed when the service is ready."""
     tokens = ", ".join(config.astune.online.serve.tokens)
     return [
         f"serves   {model.name} at {url}/v1, OpenAI-compatible",
-        f"store    {shown(store_url(config))}",
+        f"store    {show_url(store_url(config))}",
         f"tokens   {f'asked for: {tokens}' if tokens else 'none: this machine alone can come in'}",
         f'feedback POST {url}/feedback {{"msg_ids": ["chatcmpl-..."], "reward": 1.0}}',
         f"astune   {__version__}",
     ]
+
+
+def _places(folder: Path, database: Database) -> tuple[set[Path], Path | None]:
+    """Folders that need room, and the file of a SQLite database."""
+    name = str(database.url.database)
+    if not database.is_sqlite or name.startswith("file:"):
+        return {folder}, None
+    file = Path(name).absolute()
+    return {folder, file.parent}, file
 
 
 def _seed(seed: int, conversation_id: str) -> int:

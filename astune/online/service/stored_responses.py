@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from astune.gateway.responses_items import output_items
 from astune.gateway.responses_request import StoredResponses
 from astune.online.service.callers import Caller, History, may_be_known
-from astune.store.requests import RecordedRequest, find_request, load_conversation
+from astune.online.store.requests import RecordedRequest, find_request, load_conversation
 
 PREFIX = "resp_"
 _ITEM = re.compile(r"(?:rs|msg|fc)_([0-9a-f]+_\d+)(?:_\d+)?")
@@ -19,38 +19,38 @@ _MOST = 100
 """Items that one request may refer to by id."""
 
 
-def stored_responses(connection: sa.Connection, body: object, whose: Caller) -> StoredResponses:
-    """What `body` refers to, as far as it is there and theirs who ask."""
+def load_stored_responses(connection: sa.Connection, body: object, whose: Caller) -> StoredResponses:
+    """Load the responses that `body` refers to, if they are there and belong to the caller."""
     stored = StoredResponses()
-    for msg_id in list(dict.fromkeys(_named(body)))[:_MOST]:
+    for msg_id in list(dict.fromkeys(_find_names(body)))[:_MOST]:
         request = _request(connection, msg_id)
         if request is None or request.instructions is None or request.redacted:
             continue
         if (request.client, request.user) != (whose.client, whose.user):
             continue
-        response = _shown(request, whose)
+        response = _answer_as_given(request, whose)
         stored.conversations[msg_id] = (*request.messages[request.instructions :], response)
         items = output_items(response, msg_id.removeprefix(PREFIX), truncated=False, logprobs=[])
         stored.items.update((item["id"], item) for item in items)
     return stored
 
 
-def _shown(request: RecordedRequest, whose: Caller) -> dict[str, Any]:
-    """The answer as the agent got it: of `parallel_tool_calls: false` the first call alone. The digest of the history
-    tells which it was."""
+def _answer_as_given(request: RecordedRequest, whose: Caller) -> dict[str, Any]:
+    """The answer as the agent got it: with `parallel_tool_calls: false` only the first call. The digest of the history
+    shows which it was."""
     recorded = request.turns[0]
     response = dict(recorded.turn.response)
     first = {**response, "tool_calls": (response.get("tool_calls") or [])[:1]}
-    told = History(request.messages, whose).answered(first) if len(response.get("tool_calls") or ()) > 1 else None
+    told = History(request.messages, whose).digest_with(first) if len(response.get("tool_calls") or ()) > 1 else None
     return first if told == recorded.history else response
 
 
 def refers(body: object) -> bool:
-    """Whether the body continues anything."""
-    return next(_named(body), None) is not None
+    """True if the body continues an earlier response."""
+    return next(_find_names(body), None) is not None
 
 
-def _named(body: object) -> Iterator[str]:
+def _find_names(body: object) -> Iterator[str]:
     """The ids of the responses that it names, or whose items it names."""
     if not isinstance(body, Mapping):
         return

@@ -20,12 +20,12 @@ from astune.clients.completions import completion_request
 from astune.config.online import OnlineEngineConfig
 from astune.config.schema import Config
 from astune.context_tracker.model_dir import ADAPTER_CONFIG, load_chat_format, resolve_model_dir
-from astune.errors import ConfigError, ModelError, PolicyError, named
+from astune.errors import ConfigError, ModelError, PolicyError, name_error
 from astune.online.place import online_folder, versions_folder
 from astune.online.service.serving import Model
+from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import check
 from astune.sampling import is_greedy
-from astune.store.versions import ModelVersion
 from astune.types import Generation, Sampling
 
 KEY = "astune.online.serve.engine"
@@ -47,7 +47,7 @@ class VllmPolicy:
         try:
             response = await self._http.post("completions", json=completion_request(self._model, prompt_ids, sampling))
         except httpx.HTTPError as error:
-            raise PolicyError(f"no answer from the engine: {named(error)}") from None
+            raise PolicyError(f"no answer from the engine: {name_error(error)}") from None
         if not response.is_success:
             raise PolicyError(f"the engine answered {response.status_code}: {response.text:.300}")
         ids, logprobs, reason = read_completion(response.json())
@@ -119,7 +119,8 @@ class VllmEngine:
                 f"version {version.number} has all weights, and a vLLM takes adapters alone: train with "
                 "astune.model.lora.rank, or start the vLLM on the checkpoint"
             )
-        name = f"astune-v{version.number}"
+        # A vLLM keeps what it has loaded by name, so the name says what is in it: another store has another version 7.
+        name = f"astune-v{version.number}-{str(version.sha256)[:16]}"
         body = {"lora_name": name, "lora_path": str(folder)}
         response = self._sync.post("load_lora_adapter", json=body, timeout=LOAD_SECONDS)
         if not response.is_success and "already been loaded" not in response.text:
@@ -131,7 +132,9 @@ class VllmEngine:
             response = self._sync.get("models")
             models = response.json()["data"] if response.is_success else []
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise ConfigError(f"{KEY}.base_url: nothing answers at {self._config.base_url}: {named(error)}") from None
+            raise ConfigError(
+                f"{KEY}.base_url: nothing answers at {self._config.base_url}: {name_error(error)}"
+            ) from None
         names = [str(model.get("id")) for model in models]
         if self._config.model not in names:
             raise ConfigError(f"{KEY}.model: there is no {self._config.model!r}; it has {', '.join(names) or 'none'}")

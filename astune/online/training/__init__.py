@@ -1,9 +1,10 @@
-"""Versions made from what users say: `astune online train`.
+"""Versions made from users' feedback: `astune online train`.
 
+judging.py      scores by a judge for a share of the unrated exchanges
 plan.py         which judged answers a commit learns from, which wait, which are left out
 episodes.py     recorded answers as episodes and groups
-baseline.py     advantages of attempts with and without siblings
-lesson.py       all that a commit learns, as samples
+weights.py      weights and baselines at the version that a commit begins from
+commit_data.py  everything that a commit learns from, as samples
 learning.py     the updates of a commit, and how far they may go
 checkpoint.py   the folders of versions
 commit.py       one commit, from the plan to the version

@@ -1,4 +1,4 @@
-"""What of a configuration cannot be trained online, said before anything is loaded."""
+"""Checks of a configuration for online training, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from astune.backbone.trinity.conversion.online import convert_online
 from astune.config.load import LoadedConfig
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.online.place import online_folder
 
 BACKBONES = ("local", "trinity")
-"""Who trains versions."""
+"""The backbones that can train versions."""
 
 
 def check_online(loaded: LoadedConfig) -> None:
@@ -32,7 +33,7 @@ def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     algorithm, trainer = astune.algorithm, astune.trainer
     if astune.backbone not in BACKBONES:
         yield "astune.backbone", f"got {astune.backbone!r}, which trains no versions; expected 'local' or 'trinity'"
-    if algorithm.method != "rl":
+    if not rules_of(algorithm).is_trained_by("online"):
         yield (
             "astune.algorithm.method",
             f"got {algorithm.method!r}; online training learns from rewards, thumbs, comparisons and corrections, as "

@@ -75,8 +75,8 @@ def check(folder: Path, sha256: str | None) -> None:
 
 
 def clean(versions: Path, kept: Collection[str]) -> list[str]:
-    """Delete what is in the folder but those names: half-written checkpoints, and whole ones that no row has come to
-    name. What was deleted. For who has the lease of training."""
+    """Delete everything in the folder but `kept`: unfinished checkpoints, and whole ones that no row names. Return the
+    deleted names. Only the holder of the lease of training may call this."""
     found = [path for path in versions.glob("*") if path.is_dir() and path.name not in kept]
     for path in found:
         aside = path if path.name.startswith(NEW) else path.with_name(f"{NEW}{uuid.uuid4().hex}")

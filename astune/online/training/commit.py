@@ -14,6 +14,7 @@ Killed before the last, it is as if it had not begun, but for a folder that nobo
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,24 +26,28 @@ import sqlalchemy as sa
 
 from astune.algorithm import observe
 from astune.config.schema import Config
-from astune.errors import AstuneError, StoreError
+from astune.errors import AstuneError, RunFolderError, StoreError
+from astune.monitor.disk import writing
+from astune.online.store import audit, commits, learned, leases, versions
+from astune.online.store.answers import find_judged, load_answers
+from astune.online.store.commits import CommitRow, Wanted
+from astune.online.store.feedback import states as feedback
+from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.learned import TrainedEpisode
+from astune.online.store.recorded import RecordedAnswer, load_headings, load_recorded
+from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import new_folder, put_in_place, seal
-from astune.online.training.episodes import sampled_at
-from astune.online.training.learning import SHARE, CommitLearned, learn
-from astune.online.training.lesson import CommitLesson, Workshop, lesson_of
-from astune.online.training.outcome import Outcomes, figures_of, outcomes_of, turns_of, waits_of, why_nothing
+from astune.online.training.commit_data import CommitData, DataSetup, make_commit_data
+from astune.online.training.episodes import exclude_other_temperatures
+from astune.online.training.learning import SHARE, CommitUpdates, learn
+from astune.online.training.outcome import CommitOutcomes, figures_of, outcomes_of, turns_of, waits_of, why_nothing
 from astune.online.training.plan import Key, Plan, Situation, plan_of
 from astune.online.training.weights import Weights
-from astune.store import audit, commits, learned, leases, versions
-from astune.store.answers import judged_answers, known_answers
-from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
-from astune.store.feedback import states as feedback
-from astune.store.feedback.judgements import judgements, preferences
-from astune.store.learned import TrainedEpisode
-from astune.store.recorded import RecordedAnswer, headings, recorded_answers
-from astune.store.versions import ModelVersion
-from astune.training.engine import Learner
+from astune.training.engine import Engine, Learner
+
+logger = logging.getLogger(__name__)
+
 
 PHASES = ("begun", "planned", "updated", "saved", "sealed", "renamed", "writing", "written")
 LEASE = "train"
@@ -56,7 +61,7 @@ class LeaseLost(StoreError):
 
 
 @dataclass(frozen=True)
-class Shop:
+class CommitSetup:
     """What commits are made with. `clock` gives seconds since 1970; `phase` is told how far a commit has come."""
 
     config: Config
@@ -77,56 +82,60 @@ class CommitInput:
     paths: dict[str, tuple[str, ...]]
     used: set[int]
     replayed: list[list[TrainedEpisode]]
+    newest: int
+    """The version that was the newest."""
 
 
-async def make(shop: Shop, row: CommitRow) -> CommitRow:
-    """Do what the row asks for; the row as it is afterwards. Raises LeaseLost, and RunFolderError where the version to
-    begin from cannot be loaded; other errors are the commit's own and stand in its row."""
-    base, now = _begin(shop, row)
-    shop.phase("begun")
-    rows = read(shop.database, shop.config, row, base.number, now)
-    shop.phase("planned")
-    engine = None if not rows.plan.count else await shop.weights.at(base)
+async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
+    """Do what the row asks for; the row as it is afterwards. Raises LeaseLost, and RunFolderError where no version to
+    begin from is whole; other errors are the commit's own and stand in its row."""
+    newest, now = _begin(setup, row)
+    setup.phase("begun")
+    rows = read(setup.database, setup.config, row, newest.number, now)
+    setup.phase("planned")
+    base, engine = await _load_base(setup, row, newest, now) if rows.plan.count else (newest, None)
     try:
         if engine is None:
-            return _end(shop, row, rows.plan, CommitLesson(), CommitLearned())
-        config = shop.config.astune
+            return _end(setup, row, rows.plan, CommitData(), CommitUpdates())
+        config = setup.config.astune
         length = config.model.max_model_len or engine.chat_format.context_length
-        workshop = Workshop(config, engine.chat_format, shop.weights.estimator, length)
-        lesson = _lesson(rows, row, workshop)
+        data_setup = DataSetup(config, engine.chat_format, setup.weights.estimator, length)
+        data = _collect(rows, row, data_setup)
         passed: frozenset[Key] = frozenset()
-        while rows.plan.count and lesson.is_empty and rows.plan.waiting["for_a_later"]:
+        rules = config.online.commit
+        while rows.plan.count and not data.is_enough(rules) and rows.plan.waiting["for_a_later"]:
             passed |= {item.key for item in rows.plan.items}
-            rows = read(shop.database, shop.config, row, base.number, now, passed)
-            lesson = _lesson(rows, row, workshop)
-        if lesson.is_empty:
-            return _end(shop, row, rows.plan, lesson, CommitLearned())
+            rows = read(setup.database, setup.config, row, newest.number, now, passed)
+            data = _collect(rows, row, data_setup)
+        if not data.is_enough(rules):
+            waiting = CommitUpdates(undone=data.samples, waits="for_other_authors")
+            return _end(setup, row, rows.plan, data, waiting)
 
         async def restore() -> Learner:
-            shop.weights.changing()
-            return (await shop.weights.at(base)).learner
+            setup.weights.mark_changed()
+            return (await setup.weights.at(base)).learner
 
-        shop.weights.changing()
+        setup.weights.mark_changed()
         # Back to the whole learning rate, slowly: twice of what did not go too far before.
         share = min(1.0, 2.0 * float(base.figures.get(SHARE, 1.0)))
-        learner, done = await learn(engine.learner, lesson, config, restore, share)
-        shop.weights.changing()
-        shop.phase("updated")
+        learner, done = await learn(engine.learner, data, config, restore, share)
+        setup.weights.mark_changed()
+        setup.phase("updated")
         if not done.taken:
-            return _end(shop, row, rows.plan, lesson, done)
-        return await _make_version(shop, row, base, rows, lesson, done, learner)
+            return _end(setup, row, rows.plan, data, done)
+        return await _make_version(setup, row, base, rows, data, done, learner)
     except LeaseLost:
         raise
     except (AstuneError, MemoryError, RuntimeError) as error:
-        return _fail(shop, row, rows.plan, f"{type(error).__name__}: {error}")
+        return _fail(setup, row, rows.plan, f"{type(error).__name__}: {error}")
     except sa.exc.IntegrityError:
-        return _fail(shop, row, rows.plan, "answers that it had learned from were deleted meanwhile")
+        return _fail(setup, row, rows.plan, "answers that it had learned from were deleted meanwhile")
 
 
-def _lesson(rows: CommitInput, row: CommitRow, workshop: Workshop) -> CommitLesson:
+def _collect(rows: CommitInput, row: CommitRow, data_setup: DataSetup) -> CommitData:
     if not rows.plan.count:
-        return CommitLesson()
-    return lesson_of(rows.plan, rows.recorded, rows.paths, rows.used, row.number, workshop, rows.replayed)
+        return CommitData()
+    return make_commit_data(rows.plan, rows.recorded, rows.paths, rows.used, row.number, data_setup, rows.replayed)
 
 
 def read(
@@ -136,16 +145,17 @@ def read(
     with database.reading() as connection:
         plan = plan_now(connection, config, row.wanted, base, now, explicit=row.explicit, passed=passed)
         named = [msg_id for pair in plan.pairs for msg_id in pair.msg_ids]
-        known = known_answers(connection, named)
-        paths = {msg_id: judged_answers(known, [msg_id]) for msg_id in named}
-        wanted = [msg_id for candidate in plan.candidates for msg_id in candidate.msg_ids] + named
-        used = learned.trained_turns(connection, wanted)
+        known = load_answers(connection, named)
+        paths = {msg_id: find_judged(known, [msg_id]) for msg_id in named}
+        wanted = [msg_id for candidate in plan.candidates for msg_id in candidate.msg_ids]
+        wanted += [msg_id for path in paths.values() for msg_id in path]
+        used = learned.find_trained_turns(connection, wanted)
         replayed = replay(connection, config, plan, base)
         again = [msg_id for group in replayed for episode in group for msg_id in episode.msg_ids]
-        recorded = recorded_answers(connection, wanted + again)
+        recorded = load_recorded(connection, wanted + again)
         if config.astune.backbone == "trinity":
-            recorded = sampled_at(config.astune.rollout.temperature, recorded)
-        return CommitInput(plan, recorded, paths, used, replayed)
+            recorded = exclude_other_temperatures(config.astune.rollout.temperature, recorded)
+        return CommitInput(plan, recorded, paths, used, replayed, base)
 
 
 def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> list[list[TrainedEpisode]]:
@@ -156,7 +166,7 @@ def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> 
     if not most:
         return []
     groups: dict[tuple[int, str], list[TrainedEpisode]] = {}
-    for episode in learned.trained_by_rewards(connection, MOST_REPLAYED_FROM):
+    for episode in learned.load_trained(connection, MOST_REPLAYED_FROM):
         groups.setdefault((episode.commit, episode.task_id or episode.episode_id), []).append(episode)
     keys = list(groups)
     random.Random(f"{config.astune.seed}/replay/{base}").shuffle(keys)
@@ -184,63 +194,116 @@ def plan_now(
     ids = [msg_id for each in judged for msg_id in each.msg_ids]
     ids += [msg_id for each in compared for msg_id in (each.better, each.worse)]
     situation = Situation(online.commit, wanted, base, now, config.astune.rollout.num_repeat, explicit, passed)
-    return plan_of(judged, compared, headings(connection, ids), situation)
+    return plan_of(judged, compared, load_headings(connection, ids), situation)
 
 
-def _begin(shop: Shop, row: CommitRow) -> tuple[ModelVersion, float]:
-    now = shop.clock()
+def _begin(setup: CommitSetup, row: CommitRow) -> tuple[ModelVersion, float]:
+    now = setup.clock()
 
     def begin(connection: sa.Connection) -> tuple[ModelVersion, float]:
-        _keep_lease(shop, connection)
-        feedback.settle(connection, shop.config.astune.online.feedback, now)
+        _keep_lease(setup, connection)
+        feedback.settle(connection, setup.config.astune.online.feedback, now)
         base = versions.newest(connection)
         began = commits.begin(connection, row, base.number, now)
-        audit.say(connection, "train", "commit begun", str(row.number), now=now, base=base.number, holder=shop.holder)
+        audit.say(connection, "train", "commit begun", str(row.number), now=now, base=base.number, holder=setup.holder)
         return base, began
 
-    return shop.database.write(begin)
+    return setup.database.write(begin)
+
+
+async def _load_base(
+    setup: CommitSetup, row: CommitRow, newest: ModelVersion, now: float
+) -> tuple[ModelVersion, Engine]:
+    """The newest version, or where its checkpoint is damaged the last whole one that it goes back to; at its weights.
+
+    Never the model as configured in place of what was made of it: a folder of versions that is not there, as of a disk
+    that is not mounted, would have all training begin anew.
+    """
+    base, damage = newest, None
+    while True:
+        try:
+            engine = await setup.weights.at(base)
+            break
+        except RunFolderError as error:
+            damage = damage or error
+        with setup.database.reading() as connection:
+            before = versions.parent_of(connection, base)
+        if before is None or before.folder is None:
+            raise RunFolderError(
+                f"{damage}; no version before it is whole. Put the folder of versions back from a backup, or move it "
+                "away with the store to begin with the model as configured"
+            ) from damage
+        base = before
+    if damage is not None:
+        _tell_damage(setup, row, newest, base, damage, now)
+    return base, engine
+
+
+def _tell_damage(
+    setup: CommitSetup, row: CommitRow, newest: ModelVersion, base: ModelVersion, damage: RunFolderError, now: float
+) -> None:
+    said = "version %d is damaged, training goes on from version %d: %s"
+    logger.error(said, newest.number, base.number, damage)
+    with setup.database.writing() as connection:
+        _keep_lease(setup, connection)
+        commits.begin(connection, row, base.number, now)
+        why = str(damage)
+        audit.say(connection, "train", "version damaged", str(newest.number), now=now, base=base.number, why=why)
+
+
+def _count_again(connection: sa.Connection, base: ModelVersion, now: float) -> None:
+    """Have what the versions after `base` were made from learned anew, as they are lost. Belongs into the transaction
+    that makes the version: until then a checkpoint that is there again is gone on from."""
+    lost: ModelVersion | None = versions.newest(connection)
+    while lost is not None and lost.number > base.number:
+        if lost.commit_id is not None:
+            learned.forget(connection, lost.commit_id)
+        count = feedback.count_again(connection, lost.number, now)
+        audit.say(connection, "train", "version lost", str(lost.number), now=now, base=base.number, feedback=count)
+        lost = versions.parent_of(connection, lost)
 
 
 async def _make_version(
-    shop: Shop,
+    setup: CommitSetup,
     row: CommitRow,
     base: ModelVersion,
     rows: CommitInput,
-    lesson: CommitLesson,
-    done: CommitLearned,
+    data: CommitData,
+    done: CommitUpdates,
     learner: Learner,
 ) -> CommitRow:
-    outcomes = outcomes_of(rows.plan, lesson, done, row.number, rows.paths)
-    observe(shop.weights.estimator, outcomes.settled(lesson.groups))
+    outcomes = outcomes_of(rows.plan, data, done, row.number, rows.paths)
+    observe(setup.weights.estimator, outcomes.keep_done(data.groups))
     await learner.publish()
-    number = base.number + 1
-    with new_folder(shop.versions) as folder:
+    number = rows.newest + 1
+    with new_folder(setup.versions) as folder, writing(folder):
         learner.save(folder)
-        shop.weights.estimator.save(folder)
-        shop.phase("saved")
+        setup.weights.estimator.save(folder)
+        setup.phase("saved")
         sha256 = seal(folder)
-        shop.phase("sealed")
+        setup.phase("sealed")
         name = put_in_place(folder, number, sha256)
-    shop.phase("renamed")
-    figures = figures_of(rows.plan, lesson, done, outcomes) | {"policy_version": float(number)}
-    now = shop.clock()
-    version = ModelVersion(number, base.number, row.number, name, sha256, now, _settings(shop.config), figures)
+    setup.phase("renamed")
+    figures = figures_of(rows.plan, data, done, outcomes) | {"policy_version": float(number)}
+    now = setup.clock()
+    version = ModelVersion(number, base.number, row.number, name, sha256, now, _settings(setup.config), figures)
 
     def write(connection: sa.Connection) -> None:
-        _keep_lease(shop, connection)
+        _keep_lease(setup, connection)
+        _count_again(connection, base, now)
         versions.add(connection, version)
-        _write(connection, row.number, lesson, done, outcomes, now, number)
+        _write(connection, row.number, data, done, outcomes, now, number)
         commits.end(connection, row.number, "made", now, figures, version=number)
         said: dict[str, Any] = {"commit": row.number, "parent": base.number, "waits": waits_of(rows.plan, outcomes)}
         said["share_of_learning_rate"] = done.metrics[SHARE]
         audit.say(connection, "train", "version made", str(number), now=now, **said)
         _ask_for_the_rest(connection, row, rows.plan, now)
-        shop.phase("writing")
+        setup.phase("writing")
 
-    shop.database.write(write)
-    shop.weights.became(number)
-    shop.phase("written")
-    return _now(shop.database, row.number)
+    setup.database.write(write)
+    setup.weights.mark_version(number)
+    setup.phase("written")
+    return _now(setup.database, row.number)
 
 
 def _ask_for_the_rest(connection: sa.Connection, row: CommitRow, plan: Plan, now: float) -> None:
@@ -253,54 +316,54 @@ def _ask_for_the_rest(connection: sa.Connection, row: CommitRow, plan: Plan, now
 def _write(
     connection: sa.Connection,
     commit: int,
-    lesson: CommitLesson,
-    done: CommitLearned,
-    outcomes: Outcomes,
+    data: CommitData,
+    done: CommitUpdates,
+    outcomes: CommitOutcomes,
     now: float,
     version: int,
 ) -> None:
-    learned.write(connection, commit, outcomes.episodes, turns_of(lesson, done))
+    learned.write(connection, commit, outcomes.episodes, turns_of(data, done))
     feedback.mark(connection, outcomes.used_feedback, "trained", f"v{version}", now)
     for reason, ids in outcomes.unused_feedback.items():
         feedback.mark(connection, ids, "left_out", reason, now)
 
 
-def _end(shop: Shop, row: CommitRow, plan: Plan, lesson: CommitLesson, done: CommitLearned) -> CommitRow:
+def _end(setup: CommitSetup, row: CommitRow, plan: Plan, data: CommitData, done: CommitUpdates) -> CommitRow:
     """End a commit that made no version. Nothing is changed but its row."""
-    outcomes = outcomes_of(plan, lesson, done, row.number, {})
-    figures: dict[str, Any] = figures_of(plan, lesson, done, outcomes)
-    figures["why"] = why_nothing(plan, lesson, done, shop.config.astune.online.commit)
+    outcomes = outcomes_of(plan, data, done, row.number, {})
+    figures: dict[str, Any] = figures_of(plan, data, done, outcomes)
+    figures["why"] = why_nothing(plan, data, done, setup.config.astune.online.commit)
     left_out = Counter(str(episode.reason) for episode in outcomes.episodes)  # it still counts for the next commit
-    return _close(shop, row, "empty", figures, None, left_out + Counter(waits_of(plan, outcomes)))
+    return _close(setup, row, "empty", figures, None, left_out + Counter(waits_of(plan, outcomes)))
 
 
-def _fail(shop: Shop, row: CommitRow, plan: Plan, said: str) -> CommitRow:
+def _fail(setup: CommitSetup, row: CommitRow, plan: Plan, said: str) -> CommitRow:
     waits = {"for_another": plan.count + len(plan.left_out), **plan.waiting}
-    return _close(shop, row, "failed", {"rated": float(sum(waits.values()))}, said, waits)
+    return _close(setup, row, "failed", {"rated": float(sum(waits.values()))}, said, waits)
 
 
 def _close(
-    shop: Shop,
+    setup: CommitSetup,
     row: CommitRow,
     state: commits.Ended,
     figures: dict[str, Any],
     error: str | None,
     waits: Mapping[str, int],
 ) -> CommitRow:
-    now = shop.clock()
+    now = setup.clock()
 
     def close(connection: sa.Connection) -> None:
-        _keep_lease(shop, connection)
+        _keep_lease(setup, connection)
         commits.end(connection, row.number, state, now, figures, error=error)
         said = {"why": error or figures.get("why"), "waits": dict(waits)}
         audit.say(connection, "train", f"commit {state}", str(row.number), now=now, **said)
 
-    shop.database.write(close)
-    return _now(shop.database, row.number)
+    setup.database.write(close)
+    return _now(setup.database, row.number)
 
 
-def _keep_lease(shop: Shop, connection: sa.Connection) -> None:
-    if not leases.keep(connection, LEASE, shop.holder, shop.clock(), LEASE_SECONDS):
+def _keep_lease(setup: CommitSetup, connection: sa.Connection) -> None:
+    if not leases.keep(connection, LEASE, setup.holder, setup.clock(), LEASE_SECONDS):
         raise LeaseLost("another trainer has taken over, as this one was not heard of for too long")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
+from astune.online.store.recorded import RecordedAnswer
 from astune.rollout.verdict import USERS
-from astune.store.recorded import RecordedAnswer
-from astune.types import Episode, StopReason, Task, Turn, Verdict
+from astune.types import Episode, StopReason, Task, ToolUse, Turn, Verdict
+from astune.workflow.tool_log import ToolLog
 
 TRAINED_BEFORE = "trained_before"
 """`Turn.excluded` of a turn that an earlier episode, of this commit or of one before, has trained."""
@@ -31,33 +33,36 @@ class OnlineEpisode:
         return any(turn.trainable for turn in self.episode.turns)
 
     @property
+    def trained(self) -> set[int]:
+        """The numbers of the turns that it trains."""
+        return {number for number, turn in zip(self.turn_ids, self.episode.turns, strict=True) if turn.trainable}
+
+    @property
     def why_not(self) -> str:
-        """Why none of its turns is trained."""
+        """The reason why none of its turns is trained."""
         reasons = [turn.excluded for turn in self.episode.turns if turn.excluded is not None]
         return reasons[-1] if reasons else "no_turns"
 
 
 def episode_of(
-    episode_id: str, answers: Sequence[RecordedAnswer], reward: float | None, used: set[int], task_id: str | None = None
+    episode_id: str, answers: Sequence[RecordedAnswer], reward: float | None, used: Set[int], task_id: str | None = None
 ) -> OnlineEpisode:
-    """The answers as one episode. Turns whose numbers are in `used` are context only; those that it trains are added.
-
-    Invariant: over all episodes with the same `used`, a turn is trained at most once.
-    """
+    """The answers as one episode. Turns whose numbers are in `used` are context only: what was trained
+    (`OnlineEpisode.trained`) is to be added, so that no turn is trained twice. An answer that goes on from another
+    run's (`astune.online.store.answers`) follows the one with the same history."""
     turns: list[Turn] = []
     turn_ids: list[int] = []
-    last_of: dict[str, int] = {}
+    places: dict[tuple[str | None, str | None], int] = {}
+    same: dict[str | None, int] = {}
     for answer in answers:
-        follows = last_of.get(answer.heading.follows or "")
-        for turn_id, turn in answer.turns:
+        follows = places.get((answer.heading.follows, answer.after), same.get(answer.after))
+        for history, (turn_id, turn) in zip(answer.histories, answer.turns, strict=True):
+            places[answer.heading.msg_id, history] = same[history] = len(turns)
             seen = turn.trainable and turn_id in used
             turns.append(
                 replace(turn, follows=follows, call=len(turns), excluded=TRAINED_BEFORE if seen else turn.excluded)
             )
             turn_ids.append(turn_id)
-            if turn.trainable:
-                used.add(turn_id)
-        last_of[answer.heading.msg_id] = len(turns) - 1
     forest = TurnForest(turns)
     episode = Episode(
         episode_id=episode_id,
@@ -67,11 +72,12 @@ def episode_of(
         stop_reason=StopReason.COMPLETED,
         verdict=None if reward is None else Verdict(reward, judged_by=USERS),
         unique_tokens=forest.unique_tokens,
+        tools=_tool_uses(answers),
     )
     return OnlineEpisode(episode, tuple(turn_ids), tuple(answers))
 
 
-def sampled_at(temperature: float, answers: Mapping[str, RecordedAnswer]) -> dict[str, RecordedAnswer]:
+def exclude_other_temperatures(temperature: float, answers: Mapping[str, RecordedAnswer]) -> dict[str, RecordedAnswer]:
     """The answers, for a trainer that takes all tokens at one temperature: turns at another are context only."""
 
     def known(turn: Turn) -> Turn:
@@ -84,11 +90,24 @@ def sampled_at(temperature: float, answers: Mapping[str, RecordedAnswer]) -> dic
     }
 
 
+def _tool_uses(answers: Sequence[RecordedAnswer]) -> Mapping[str, ToolUse]:
+    """The results of tool calls that came between the answers."""
+    log = ToolLog()
+    for answer in answers:
+        roles = [message.get("role") for message in answer.messages]
+        new = answer.messages[len(roles) - 1 - roles[::-1].index("assistant") :] if "assistant" in roles else ()
+        if new:
+            log.add_calls(new[0])
+        log.add_request(new, answer.tools)
+    return log.uses
+
+
 def _task(answers: Sequence[RecordedAnswer], task_id: str | None) -> Task:
-    """What was asked. The columns that `astune.algorithm.baseline_by` may name are `agent`, `client`, `model` and
-    `user`."""
+    """The task of an episode. `astune.algorithm.baseline_by` may name `agent`, `client`, `model` and `user`; `user` is
+    a digest, as baselines are kept with each version."""
     last = answers[-1]
-    kinds = {name: getattr(last.heading, name) or "" for name in ("agent", "client", "model", "user")}
+    kinds = {name: getattr(last.heading, name) or "" for name in ("agent", "client", "model")}
+    kinds["user"] = hashlib.sha256((last.heading.user or "").encode()).hexdigest()
     return Task(task_id or last.heading.msg_id, question_of(last), metadata=kinds)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from astune.algorithm.method import method_of
 from astune.config.schema import AstuneConfig
 from astune.errors import TrainingError
-from astune.online.training.lesson import CommitLesson, Method
+from astune.online.training.commit_data import CommitData, Method
+from astune.online.training.weighing import limit_authors, scale_weights, weigh
 from astune.training.engine import Learner
-from astune.training.preferences import with_slopes
 from astune.training.schedule import learning_rate
 from astune.types import Sample
 
@@ -34,38 +35,41 @@ class OwnReference:
 
 
 @dataclass
-class CommitLearned:
+class CommitUpdates:
     """`taken` are the samples of the updates that were taken, `skipped` those whose loss was no finite number, `undone`
-    those that were not learned from as a step would have become too large."""
+    those that were not learned from, as a step would have become too large or as `waits` says."""
 
     taken: list[Sample] = field(default_factory=list)
     skipped: list[Sample] = field(default_factory=list)
     undone: list[Sample] = field(default_factory=list)
+    waits: str = "for_a_smaller_step"
     metrics: dict[str, float] = field(default_factory=dict)
     updates: int = 0
 
 
 async def learn(
     learner: Learner,
-    lesson: CommitLesson,
+    data: CommitData,
     config: AstuneConfig,
     restore: Callable[[], Awaitable[Learner]],
     share: float = 1.0,
-) -> tuple[Learner, CommitLearned]:
-    """Take the updates of a lesson, by `share` of the configured learning rate. One after which the mean KL of a token
-    from the version before is more than `astune.online.commit.max_kl` is undone: `restore` goes back to the version
-    before, what came before that update is taken again, which gives the same weights, and then it is taken by half the
-    rate, as are all that follow. Raises TrainingError where all were skipped."""
-    parts, told = await _parts(learner, lesson, config)
-    before = await learner.logprobs(lesson.probes)
+) -> tuple[Learner, CommitUpdates]:
+    """Take the updates of a commit by `share` of the configured learning rate.
+
+    An update after which the mean KL of a token from the version before is more than `astune.online.commit.max_kl` is
+    undone: `restore` goes back to the version before, the updates before it are taken again, which gives the same
+    weights, and then it is taken by half the rate, as are all that follow. Raises TrainingError if all were skipped.
+    """
+    parts, told = await _parts(learner, data, config)
+    before = await learner.logprobs(data.probes)
     most = config.online.commit.max_kl
     figures: list[Mapping[str, float]] = []
-    learned, kl, skipped, halvings = CommitLearned(metrics=told), 0.0, 0, 0
+    learned, kl, skipped, halvings = CommitUpdates(metrics=told), 0.0, 0, 0
     made: list[tuple[list[Sample], float]] = []
     waiting = deque(parts)
     while waiting:
         update = await learner.update(waiting[0], share * _rate(learner, config))
-        moved = 0.0 if update.skipped else mean_kl(before, await learner.logprobs(lesson.probes))
+        moved = 0.0 if update.skipped else mean_kl(before, await learner.logprobs(data.probes))
         if most is not None and not moved <= most:
             learned.metrics["kl/undone"] = moved
             learner = await restore()
@@ -96,31 +100,25 @@ async def learn(
 
 
 async def _parts(
-    learner: Learner, lesson: CommitLesson, config: AstuneConfig
+    learner: Learner, data: CommitData, config: AstuneConfig
 ) -> tuple[list[list[Sample]], dict[str, float]]:
     """The samples of each update. What is no reward is learned in the first, where the policy is its own reference."""
     rules, told = config.online.commit, dict[str, float]()
-    beside: list[Sample] = []
-    weighed: tuple[tuple[Method, list[Sample], float], ...] = (
-        ("kto", lesson.thumbs, rules.weight_thumbs),
-        ("dpo", lesson.comparisons, rules.weight_preferences),
+    beside: list[tuple[list[Sample], float]] = [(data.corrections, rules.weight_corrections)]
+    of_whole_answers: tuple[tuple[Method, list[Sample], float], ...] = (
+        ("kto", data.thumbs, rules.weight_thumbs),
+        ("dpo", data.comparisons, rules.weight_preferences),
     )
-    for method, samples, weight in weighed:
+    for method, samples, weight in of_whole_answers:
         if samples:
             algorithm = config.algorithm.model_copy(update={"method": method})
-            sloped, figures = await with_slopes(OwnReference(learner), samples, algorithm)
-            beside += [_times(sample, weight) for sample in sloped]
+            sloped, figures = await method_of(algorithm).before_update(OwnReference(learner), samples)
+            count = len({sample.episode_id for sample in samples})  # of whose losses the figures have the mean
+            beside.append(([scale_weights(sample, count) for sample in sloped], weight))
             told[f"loss/{method}"] = figures["loss"]
-    examples = {sample.episode_id for sample in lesson.corrections}
-    beside += [_times(sample, rules.weight_corrections / len(examples)) for sample in lesson.corrections]
-    if not beside:
-        return lesson.parts, told
-    first, *others = lesson.parts or [[]]
-    return [[*first, *beside], *others], told
-
-
-def _times(sample: Sample, weight: float) -> Sample:
-    return replace(sample, weights=tuple(weight * each for each in sample.weights), imitated=True)
+    parts, many = limit_authors(weigh(data.parts, beside), data.authors_of, rules.most_per_author)
+    told |= {"authors": float(len(data.authors)), "authors/bounded": float(many)}
+    return parts, told
 
 
 def _rate(learner: Learner, config: AstuneConfig) -> float:

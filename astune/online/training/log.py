@@ -8,9 +8,9 @@ from typing import Any
 
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
+from astune.online.store import commits
+from astune.online.store.commits import CommitRow
 from astune.online.training.learning import SHARE
-from astune.store import commits
-from astune.store.commits import CommitRow
 from astune.store.database import Database
 
 COLUMNS = ("commit", "asked by", "rated", "trained", "left out", "wait", "reward (n)", "KL", "made")
@@ -70,9 +70,21 @@ def line_of(row: CommitRow) -> str:
 
 
 def _remarks(figures: Mapping[str, Any]) -> Iterator[str]:
+    if failing := figures.get("failing_tools"):
+        yield failing
     share = figures.get(SHARE, 1.0)
     if share < 1:
         yield f"by {share:.2g} of astune.trainer.learning_rate, to stay within astune.online.commit.max_kl"
+    if cut := figures.get("reward/cut"):
+        yield f"{cut:g} sums of named rewards were beyond astune.online.feedback.least or most, and count as those"
+    if many := figures.get("authors/bounded"):
+        share = "their share, astune.online.commit.most_per_author"
+        yield f"{many:g} of {figures['authors']:g} authors said more than {share}: it weighs less"
     incomplete = figures.get("groups/incomplete", 0.0)
     if incomplete:
-        yield f"{incomplete:g} {'group' if incomplete == 1 else 'groups'} of fewer answers than were to come"
+        groups = "1 group has" if incomplete == 1 else f"{incomplete:g} groups have"
+        size = f" ({figures['groups/size']:g})" if "groups/size" in figures else ""
+        yield (
+            f"{groups} fewer answers than astune.rollout.num_repeat{size}, the number at which a group is "
+            "complete: set it to as many as come (TrainingRunner: repeat_time), or other commits wait for the rest"
+        )

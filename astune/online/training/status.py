@@ -1,4 +1,4 @@
-"""What a service has come to: versions, commits, what was said and what waits."""
+"""The status of a service: versions, commits, feedback, and what waits."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from astune.config.online import FeedbackConfig
+from astune.online.store import commits, leases, versions
+from astune.online.store.commits import CommitRow
+from astune.online.store.feedback.figures import feedback_figures
+from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.versions import ModelVersion
 from astune.online.training.commit import LEASE
-from astune.store import commits, leases, versions
-from astune.store.commits import CommitRow
 from astune.store.database import Database
-from astune.store.feedback.figures import feedback_figures
-from astune.store.feedback.judgements import judgements, preferences
-from astune.store.versions import ModelVersion
 
 MOST_COMMITS = 20
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """`versions` are those that were made; `feedback` counts by state (`astune.store.feedback.rules.STATES`); `rated`
-    are the episodes that no version was made from yet; `trainer` is the process that has the lease."""
+    """`versions` are those that were made; `feedback` counts by state (`store.feedback.rules.STATES`); `rated` are the
+    episodes that no version was made from yet; `trainer` is the process that has the lease; `not_served` says why an
+    older version than the newest answers."""
 
     now: float
     versions: Sequence[ModelVersion]
@@ -29,13 +30,14 @@ class ServiceStatus:
     feedback: Mapping[str, int]
     rated: int
     trainer: str | None
+    not_served: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def status_of(database: Database, now: float) -> ServiceStatus:
-    """As it is at `now`, in seconds since 1970."""
+    """Read the status at `now`, in seconds since 1970."""
     with database.reading() as connection:
         rated = len(judgements(connection, FeedbackConfig())) + len(preferences(connection))
         return ServiceStatus(
@@ -44,5 +46,6 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             commits.recent(connection, MOST_COMMITS),
             {state: count for state, count in feedback_figures(connection).by_state.items() if count},
             rated,
-            leases.held_by(connection, LEASE, now),
+            leases.find_holder(connection, LEASE, now),
+            versions.why_not_served(connection),
         )

@@ -16,7 +16,7 @@ from astune.task_judge.llm.pairwise import against_reference, pairwise
 from astune.task_judge.llm.pointwise import pointwise
 from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob
-from astune.task_judge.llm.shown_attempt import ShownAttempt, shown_attempt, shown_task
+from astune.task_judge.llm.shown_attempt import ShownAttempt, show_attempt, show_task
 from astune.types import Episode, Task, Verdict
 
 NAME = "LlmAsJudge"
@@ -52,7 +52,7 @@ class LlmJudge(ABC):
         return await judge_alone(self, task, episode)
 
     async def judge_group(self, task: Task, episodes: Sequence[Episode]) -> Sequence[Verdict | Exception]:
-        seen = [self._shown(task, episode) for episode in episodes]
+        seen = [self._show_attempt(task, episode) for episode in episodes]
         attempts = [shown for shown in seen if isinstance(shown, ShownAttempt)]
         verdicts = iter(await self._by_one_model(task, attempts) if attempts else [])
         return [next(verdicts) if isinstance(shown, ShownAttempt) else shown for shown in seen]
@@ -63,16 +63,16 @@ class LlmJudge(ABC):
         nothing can be said of any."""
 
     @abstractmethod
-    def judged_by(self, model: str) -> str:
-        """`Verdict.judged_by` where `model` was asked."""
+    def describe_judge(self, model: str) -> str:
+        """Name this judge for `Verdict.judged_by`, with the `model` that was asked."""
 
-    def passed(self, reward: float, attempts: int) -> bool | None:
-        """Whether an attempt that got `reward` counts as a success."""
+    def passes(self, reward: float, attempts: int) -> bool | None:
+        """True if an attempt that got `reward` counts as a success."""
         return reward >= self._pass_at
 
-    def _shown(self, task: Task, episode: Episode) -> ShownAttempt | JudgeError:
+    def _show_attempt(self, task: Task, episode: Episode) -> ShownAttempt | JudgeError:
         try:
-            return shown_attempt(task, episode, self._config)
+            return show_attempt(task, episode, self._config)
         except JudgeError as error:
             return error
 
@@ -90,7 +90,7 @@ class LlmJudge(ABC):
     def _job(self, task: Task, model: str) -> JudgeJob:
         llm = self._config.llm
         return JudgeJob(
-            query=shown_task(task),
+            query=show_task(task),
             reference=task.answer,
             rubric=self.rubric,
             instructions=llm.instructions,
@@ -102,20 +102,19 @@ class LlmJudge(ABC):
     def _verdict(self, task: Task, score: AttemptScore | JudgeError, model: str, attempts: int) -> Verdict | JudgeError:
         if isinstance(score, JudgeError):
             return JudgeError(f"task {task.task_id!r}: {score}")
-        passed = self.passed(score.reward, attempts)
+        passed = self.passes(score.reward, attempts)
         undecided = passed is not None and self._split(score.votes)
         return Verdict(
             reward=score.reward,
             passed=None if undecided else passed,
             reason=score.reason,
             metrics={**score.metrics, **score.usage},
-            judged_by=self.judged_by(model),
+            judged_by=self.describe_judge(model),
             undecided=undecided,
         )
 
     def _split(self, votes: Sequence[float] | None) -> bool:
-        """Whether as many votes say that the attempt passes as say that it fails; so do votes of which none could
-        tell."""
+        """True if as many votes say that the attempt passes as say that it fails, also if none of them could tell."""
         return votes is not None and 2 * sum(vote >= self._pass_at for vote in votes) == len(votes)
 
 
@@ -146,12 +145,12 @@ class LlmAsJudge(LlmJudge):
             return await pairwise(job, attempts, llm.max_opponents)
         return await listwise(job, attempts)
 
-    def judged_by(self, model: str) -> str:
+    def describe_judge(self, model: str) -> str:
         return f"{NAME}({model})"
 
-    def passed(self, reward: float, attempts: int) -> bool | None:
+    def passes(self, reward: float, attempts: int) -> bool | None:
         absolute = self._config.llm.mode == "pointwise" or attempts == 1
-        return super().passed(reward, attempts) if absolute else None
+        return super().passes(reward, attempts) if absolute else None
 
 
 def _rubric(llm: LlmJudgeConfig, key: str) -> Rubric:

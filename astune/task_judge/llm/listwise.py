@@ -13,8 +13,7 @@ from pydantic import BaseModel
 from astune.clients.chat_models import Usage
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.comparison_prompt import ADVICE, comparison_messages
-from astune.task_judge.llm.prompts import DATA
+from astune.task_judge.llm.prompts import ADVICE, DATA, comparison_messages
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
 from astune.task_judge.llm.shown_attempt import ShownAttempt
 
@@ -56,7 +55,7 @@ async def listwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[Atte
     reply cannot be used: then there is no verdict on any.
     """
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
-    ranked = await all_or_none([_ranked(job, texts, vote) for vote in range(job.votes)]) if len(texts) > 1 else []
+    ranked = await all_or_none([_rank(job, texts, vote) for vote in range(job.votes)]) if len(texts) > 1 else []
     reason = short(ranked[0][1], 400) if ranked else "no two answers that differ"
     votes = [places for places, _, _ in ranked] or [dict.fromkeys(texts, 0)]
     usage = usage_metrics([used for _, _, used in ranked], len(attempts))
@@ -77,7 +76,7 @@ def _rewards(places: Sequence[int]) -> list[float]:
     ]
 
 
-async def _ranked(job: JudgeJob, texts: Sequence[str], vote: int) -> tuple[dict[str, int], str, Usage]:
+async def _rank(job: JudgeJob, texts: Sequence[str], vote: int) -> tuple[dict[str, int], str, Usage]:
     """The place of each text, the reason, and what it cost."""
     order = sorted(texts, key=lambda text: _shuffle(text, vote // 2), reverse=vote % 2 == 1)
     by_label = dict(zip(_labels(), order, strict=False))

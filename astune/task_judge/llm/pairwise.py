@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from astune.clients.chat_models import Usage
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.comparison_prompt import ADVICE, comparison_messages
-from astune.task_judge.llm.prompts import DATA
+from astune.task_judge.llm.prompts import ADVICE, DATA, comparison_messages
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
 from astune.task_judge.llm.shown_attempt import ShownAttempt
 
@@ -52,7 +51,7 @@ class PairResult:
     told: tuple[float, ...] = ()
     """The scores of the votes whose two orders said the same."""
 
-    def turned(self) -> PairResult:
+    def reverse(self) -> PairResult:
         scores, told = (tuple(1.0 - score for score in side) for side in (self.scores, self.told))
         return replace(self, scores=scores, told=told)
 
@@ -66,15 +65,15 @@ async def pairwise(
     reply cannot be used counts for neither side; an attempt left without any gets the error.
     """
     pairs = opponents(len(attempts), max_opponents)
-    asked = list(dict.fromkeys(_unordered(attempts[i], attempts[j]) for i, j in pairs if _differ(attempts, i, j)))
-    found = dict(zip(asked, await all_or_none([_compared(job, *pair) for pair in asked]), strict=True))
+    asked = list(dict.fromkeys(_sort_pair(attempts[i], attempts[j]) for i, j in pairs if _differ(attempts, i, j)))
+    found = dict(zip(asked, await all_or_none([_compare(job, *pair) for pair in asked]), strict=True))
     usages = [result.usage for result in found.values() if isinstance(result, PairResult)]
     usage = usage_metrics(usages, len(attempts))
     own: list[list[PairResult | JudgeError]] = [[] for _ in attempts]
     for i, j in pairs:
         result = _result(attempts[i], attempts[j], found, job.votes)
         own[i].append(result)
-        own[j].append(result.turned() if isinstance(result, PairResult) else result)
+        own[j].append(result.reverse() if isinstance(result, PairResult) else result)
     return [_attempt_score(shown, results, usage) for shown, results in zip(attempts, own, strict=True)]
 
 
@@ -90,7 +89,7 @@ async def against_reference(job: JudgeJob, attempt: ShownAttempt) -> AttemptScor
         )
     if attempt.text.strip() == job.reference.strip():
         return AttemptScore(0.5, "the reference answer itself")
-    result = await _compared(replace(job, reference=None), attempt.text, job.reference)
+    result = await _compare(replace(job, reference=None), attempt.text, job.reference)
     if isinstance(result, JudgeError):
         return result
     score = _attempt_score(attempt, [result], usage_metrics([result.usage], 1))
@@ -112,7 +111,7 @@ def opponents(n: int, most: int | None) -> list[tuple[int, int]]:
     return pairs + across
 
 
-async def _compared(job: JudgeJob, first: str, second: str) -> PairResult | JudgeError:
+async def _compare(job: JudgeJob, first: str, second: str) -> PairResult | JudgeError:
     try:
         votes = await all_or_none([_vote(job, first, second, vote) for vote in range(job.votes)])
     except JudgeError as error:
@@ -137,12 +136,12 @@ async def _vote(job: JudgeJob, first: str, second: str, vote: int) -> PairResult
 
 
 def _differ(attempts: Sequence[ShownAttempt], i: int, j: int) -> bool:
-    """Whether a model must be asked."""
+    """True if the attempts differ, so that a model must be asked."""
     first, second = attempts[i].text, attempts[j].text
     return first is not None and second is not None and first != second
 
 
-def _unordered(first: ShownAttempt, second: ShownAttempt) -> tuple[str, str]:
+def _sort_pair(first: ShownAttempt, second: ShownAttempt) -> tuple[str, str]:
     low, high = sorted((first.text or "", second.text or ""))
     return low, high
 
@@ -155,9 +154,9 @@ def _result(
         return PairResult((0.5,) * votes)
     if first.text is None or second.text is None:
         return PairResult((float(second.text is None),) * votes)
-    pair = _unordered(first, second)
+    pair = _sort_pair(first, second)
     result = found[pair]
-    return result.turned() if isinstance(result, PairResult) and pair[0] != first.text else result
+    return result.reverse() if isinstance(result, PairResult) and pair[0] != first.text else result
 
 
 def _attempt_score(

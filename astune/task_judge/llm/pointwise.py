@@ -11,7 +11,7 @@ from pydantic import BaseModel, field_validator
 
 from astune.errors import JudgeError
 from astune.support.concurrency import all_or_none
-from astune.task_judge.llm.fence import fenced
+from astune.task_judge.llm.fence import fence
 from astune.task_judge.llm.prompts import DATA, blocks, messages
 from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob, mean, short, spread, usage_metrics
@@ -57,11 +57,11 @@ async def pointwise(job: JudgeJob, attempts: Sequence[ShownAttempt]) -> list[Att
     """Each attempt by itself. Equal answers are asked about once; one without an answer gets 0 without a call."""
     texts = list(dict.fromkeys(shown.text for shown in attempts if shown.text is not None))
     times = Counter(shown.text for shown in attempts)
-    found = dict(zip(texts, await all_or_none([_scored(job, text, times[text]) for text in texts]), strict=True))
+    found = dict(zip(texts, await all_or_none([_score(job, text, times[text]) for text in texts]), strict=True))
     return [AttemptScore(0.0, shown.missing) if shown.text is None else found[shown.text] for shown in attempts]
 
 
-async def _scored(job: JudgeJob, text: str, times: int) -> AttemptScore | JudgeError:
+async def _score(job: JudgeJob, text: str, times: int) -> AttemptScore | JudgeError:
     """The score of an answer that `times` attempts gave, or why there is none."""
     prompt = rubric_messages(job.rubric, job.query, text, job.reference, job.instructions)
 
@@ -87,7 +87,7 @@ def rubric_messages(
 ) -> list[dict[str, Any]]:
     """The prompt: fences `task`, `reference` if there is one, `criteria` and `answer`."""
     criteria = "\n".join(criterion_line(criterion) for criterion in rubric.criteria)
-    parts = [*blocks(query, reference), fenced("criteria", criteria), fenced("answer", answer)]
+    parts = [*blocks(query, reference), fence("criteria", criteria), fence("answer", answer)]
     return messages(SYSTEM, instructions, parts)
 
 

@@ -26,7 +26,7 @@ from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator, m
 
 from astune.config.section import Section
 from astune.config.yaml12 import Dumper
-from astune.task_judge.llm.rubric_file import read_rubric_file, validated
+from astune.task_judge.llm.rubric_file import read_rubric_file, validate
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Criterion(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _scaled_goes_to_4(cls, value: Any) -> Any:
+    def _set_scale_maximum(cls, value: Any) -> Any:
         scaled = isinstance(value, Mapping) and value.get("scale") == "scaled"
         return {"max": 4, **value} if scaled else value
 
@@ -80,7 +80,7 @@ class Criterion(Section):
         return value
 
     def share(self, score: float) -> float:
-        """Where `score` stands on the scale, from 0 to 1."""
+        """The place of `score` on the scale, from 0 to 1."""
         return (score - self.min) / (self.max - self.min)
 
 
@@ -123,7 +123,7 @@ def load_rubric(path: Path) -> Rubric:
 
     Criteria that were changed since the report was written are taken as they are; a warning says so.
     """
-    rubric = validated(Rubric, read_rubric_file(path, SCHEMA_VERSIONS))
+    rubric = validate(Rubric, read_rubric_file(path, SCHEMA_VERSIONS))
     made = rubric.provenance.get("digest")
     if made is not None and made != rubric.digest:
         logger.warning("%s: the criteria were edited since the report in it was written: it is of the old ones", path)

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from astune.config import load as config_load
 from astune.config.yaml12 import Loader, yaml_errors
 from astune.errors import ConfigError, nearest
+from astune.support.file_kinds import Kind, other_kind
 
 M = TypeVar("M", bound=BaseModel)
 Loc = tuple[str | int, ...]
@@ -55,11 +56,13 @@ class RubricFile:
 def read_rubric_file(path: Path, versions: Sequence[int]) -> RubricFile:
     """Reads values and lines. Raises `ConfigError` for what is no file, no YAML, or says another schema than
     `versions`."""
-    text, lines = _text(path), dict[Loc, int]()
+    if wrong := other_kind(path, "a rubric", Kind.RUBRIC):
+        raise ConfigError(wrong)
+    text, lines = _read_text(path), dict[Loc, int]()
     with yaml_errors(path):
         loader = Loader(text)
         root = loader.get_single_node()
-        values = None if root is None else _value(loader, root, (), lines, path)
+        values = None if root is None else _read_node(loader, root, (), lines, path)
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a rubric: schema, name and criteria")
     file = RubricFile(path, values, lines)
@@ -70,8 +73,8 @@ def read_rubric_file(path: Path, versions: Sequence[int]) -> RubricFile:
     return RubricFile(path, {"schema_version": int(str(schema).rpartition("/")[2]), **values}, lines)
 
 
-def validated(model: type[M], file: RubricFile) -> M:
-    """The file's content as `model`. Raises `ConfigError` with all that does not fit, one problem in a line."""
+def validate(model: type[M], file: RubricFile) -> M:
+    """Read the file's content as `model`. Raises `ConfigError` with all that does not fit, one problem in a line."""
     try:
         return model.model_validate(file.values)
     except ValidationError as error:
@@ -81,11 +84,11 @@ def validated(model: type[M], file: RubricFile) -> M:
 
 
 def _follows(details: ErrorDetails) -> bool:
-    """Whether it is said only because of another error: that a list is too short, all of whose items are wrong."""
+    """True if the error only follows from another one: a list is too short because all of its items are wrong."""
     return details["type"] == "too_short" and bool(details["input"])
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     if not path.is_file():
         folder = path.parent
         names = [other.name for other in folder.iterdir() if other.is_file()] if folder.is_dir() else []
@@ -96,12 +99,12 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not a text file in UTF-8: {error}") from error
 
 
-def _value(loader: Loader, node: yaml.Node, loc: Loc, lines: dict[Loc, int], path: Path) -> Any:
+def _read_node(loader: Loader, node: yaml.Node, loc: Loc, lines: dict[Loc, int], path: Path) -> Any:
     """The value of a node; notes the lines of all inside. Raises `ConfigError` for a key that stands twice."""
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             lines[(*loc, i)] = item.start_mark.line + 1
-        return [_value(loader, item, (*loc, i), lines, path) for i, item in enumerate(node.value)]
+        return [_read_node(loader, item, (*loc, i), lines, path) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return loader.construct_object(node, deep=True)
     values: dict[str, Any] = {}
@@ -110,7 +113,7 @@ def _value(loader: Loader, node: yaml.Node, loc: Loc, lines: dict[Loc, int], pat
         if key in values:
             raise ConfigError(f"{path}:{line}: {key}: stands twice, first in line {lines[(*loc, key)]}")
         lines[(*loc, key)] = line
-        values[key] = _value(loader, inner, (*loc, key), lines, path)
+        values[key] = _read_node(loader, inner, (*loc, key), lines, path)
     return values
 
 
@@ -124,16 +127,13 @@ def _complaint(file: RubricFile, model: type[BaseModel], details: ErrorDetails) 
         return file.problem(loc, "missing")
     if kind == "literal_error":
         expected = str(details["ctx"]["expected"])
-        return file.problem(loc, f"expected {expected}, got {value!r}.{nearest(str(value), _quoted(expected))}")
+        quoted = re.findall(r"'(.*?)'", expected)
+        return file.problem(loc, f"expected {expected}, got {value!r}.{nearest(str(value), quoted)}")
     if kind == "string_pattern_mismatch":
         return file.problem(loc, f"expected a name in one line without '|', got {value!r}")
     plain = details["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     shown = "" if isinstance(value, dict | list | tuple) else f", got {value!r}"
     return file.problem(loc, f"expected {EXPECTED.get(kind, plain)}{shown}")
-
-
-def _quoted(expected: str) -> list[str]:
-    return re.findall(r"'(.*?)'", expected)
 
 
 def _fields_at(model: type[BaseModel], loc: Loc) -> list[str]:

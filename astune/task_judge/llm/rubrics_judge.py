@@ -36,7 +36,7 @@ class RubricsAsJudge(LlmJudge):
     async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
         return await pointwise(job, attempts)
 
-    def judged_by(self, model: str) -> str:
+    def describe_judge(self, model: str) -> str:
         return f"RubricsAsJudge({self.rubric.name}@{self.rubric.digest[:8]}, {model})"
 
 

@@ -93,7 +93,7 @@ def compare(reference: str, answer: str) -> Relation:
 
 
 def is_known_kind(text: str) -> bool:
-    """Whether a normalised answer is an option, a time, a ratio or a number in another base: no algebra."""
+    """True if a normalised answer is an option, a time, a ratio or a number in another base: no algebra."""
     return any(kind(text, text) is not None for kind in _KINDS)
 
 
@@ -238,22 +238,22 @@ _FRACTION = re.compile(r"\\[dtc]?frac ?\{([^{}]*)\} ?\{([^{}]*)\}")
 
 
 def is_unfinished(question: str, reference: str, answer: str) -> bool:
-    """Whether `answer`, a formula, leaves an operation to do that the reference does not (an integral, a binomial), or
+    """True if `answer`, a formula, leaves an operation to do that the reference does not (an integral, a binomial), or
     stands in the question as it is. Both answers are normalised, and not the same text."""
     if _operations(answer) - _operations(reference):
         return True
-    plain = _plain(answer)
-    if sorted(plain) == sorted(_plain(reference)) or not _CALCULATES.search(answer):
+    plain = _remove_looks(answer)
+    if sorted(plain) == sorted(_remove_looks(reference)) or not _CALCULATES.search(answer):
         return False
     spaced = r"\s*".join(map(re.escape, plain))
     alone = rf"(?<![\w\\^_+*/-])(?<![+*/-] ){spaced}(?!\w|\s*[-+*/^_!(])"
-    return re.search(alone, _plain(question, " ")) is not None
+    return re.search(alone, _remove_looks(question, " ")) is not None
 
 
 def _operations(formula: str) -> set[str]:
     return {str(found[0]).strip("\\") if not found["derivative"] else "d" for found in _OPERATION.finditer(formula)}
 
 
-def _plain(text: str, gap: str = "") -> str:
+def _remove_looks(text: str, gap: str = "") -> str:
     """`text` without what only changes how a formula looks; `gap` is put where something was."""
     return _FRACTION.sub(r"\1/\2", _LOOKS.sub(gap, text.translate(SYMBOLS))).replace("{", "").replace("}", "")

@@ -16,6 +16,41 @@ from typing import Literal, TypeAlias
 from astune.task_judge.math.normalise import PLAIN_NUMBER, is_words, normalise
 from astune.task_judge.math.quantity import is_numeral, read_quantity
 
+_REFUSALS = "❌❎✕✖✗✘☒☐⛔🚫🛑👎🙅❓❔⁉🤔🤷↚↛↮⇍⇎⇏↯"
+REFUSAL = f"[{_REFUSALS}]"
+_PICTURES = (
+    "\u231a\u231b\u23e9-\u23fa\u2600-\u2606\u2611\u261a-\u261f\u2639-\u263b\u26a0\u26a1\u2700-\u2714\u2719-\u2752"
+    "\u2761-\u2767\u2b50\u2b55\U0001f300-\U0001f51e\U0001f520-\U0001f64f\U0001f680-\U0001f6ff\U0001f7e0-\U0001f7f0"
+    "\U0001f900-\U0001f9ff\U0001fa70-\U0001faff"
+)
+"""Blocks of pictures and dingbats, without what stands for a number (❶, 🔟), an operation (a heavy minus) or a
+figure (△), or is a card, a die or a chessman."""
+_ARROWS = "\u2190-\u21ff\u25b6\u25ba\u2794\u2798-\u27af\u27b1-\u27be\u27f0-\u27ff\u2900-\u297f\u2b05-\u2b07\u2b95"
+_JOINERS = "\ufe0e\ufe0f\u200d\u20e3"
+SIGN = rf"(?:(?!{REFUSAL})[{_PICTURES}{_ARROWS}{_JOINERS}])"
+ARROW = (
+    rf"(?:(?:(?!{REFUSAL})[{_ARROWS}👉🟰])\ufe0f?|[-=]{{1,3}}>"
+    r"|(?:\$|\\\()?\\(?:(?:long)?rightarrow|to|implies)(?![a-z])(?:\$|\\\))?)"
+)
+BULLET = rf"(?:{SIGN}|[0-9]\ufe0f?\u20e3|[•‣·∴\u25a0-\u25b5\u25b7-\u25b9\u25bb-\u25ff])"
+"""A sign that begins a line; 1️⃣ is one, too."""
+
+_BEFORE = re.compile(rf"(?:\s|{SIGN}|{ARROW})*", re.IGNORECASE)
+_SIGN = re.compile(SIGN)
+_ANY = re.compile(rf"{SIGN}|{ARROW}", re.IGNORECASE)
+
+
+def remove_decoration(answer: str) -> str:
+    """Remove arrows before an answer and signs around it, unless there is nothing else."""
+    if not _ANY.search(answer):
+        return answer
+    before = _BEFORE.match(answer)
+    start, end = before.end() if before else 0, len(answer)
+    while end > start and (answer[end - 1].isspace() or _SIGN.match(answer, end - 1)):
+        end -= 1
+    return answer[start:end] or answer
+
+
 AnswerFormat: TypeAlias = Literal["auto", "boxed", "answer_tag", "hashes", "the_answer_is", "plain", "last_number"]
 
 LOOKED_AT = 100_000
@@ -39,7 +74,7 @@ _BETWEEN_OFFERS = re.compile(
 )
 _OR_AT_THE_END = re.compile(rf"(?<![a-z]){_OR}[\s,]*$", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
-    r"[\s$.,;:!?。，？)\]}*\\—–-]*"  # noqa: RUF001
+    rf"[ \t$.)\]}}*\\]*{REFUSAL}|(?:[\s$.,;:!?。，？)\]}}*\\—–-]|{SIGN})*"  # noqa: RUF001
     r"(?:(?:(?:this|that|it|which)(?:'s| is| was) (?:wrong|incorrect|not (?:right|correct)|a mistake)"
     r"|i (?:made a mistake|(?:was|am) wrong))\b|不对|不，|不,|错了|"  # noqa: RUF001
     r"(?:no(?!\. ?\d)|wait|sorry|oops|actually|correction|hmm+|hold on|scratch that|i mean|rather)\b[\s,.:;!—–-]*"  # noqa: RUF001
@@ -51,17 +86,21 @@ _TAKEN_BACK = re.compile(
 """Behind an answer, that it is wrong or another one: 5? No: 6. Only such words may stand in front of the other."""
 _ANSWER_TAG = re.compile(r"</?answer>", re.IGNORECASE)
 _MARKER = re.compile(r"\\(?:boxed|fbox)|</?answer>|####", re.IGNORECASE)
+_LINE = rf"^(?:[ \t>#*_=-]|{BULLET})*"
 _THE_ANSWER_IS = re.compile(
     r"\b(?:the|my|our)\s+(?:(?:final|correct|right|best)\s+){0,2}answer\s+(?:is|would\s+be|should\s+be|will\s+be)\b"
     r"|\bthe\s+(?:correct|right|best)\s+(?:option|choice)\s+is\b"
-    r"|^[ \t>#*_-]*(?:final\s+|correct\s+)?(?:answer[ \t*_]*(?:[:：=]|is\b)|ans[ \t*_]*[:=.])"  # noqa: RUF001
-    r"|^[ \t>#*_]*(?:the\s+)?(?:final\s+|correct\s+)?answer[ \t*_]*$"
-    r"|^[ \t>*_]*(?=(?P<letter>(?-i:A))[ \t*_]*[:：])"  # noqa: RUF001
-    r"|答案[ \t*]*(?:[是为选:：])|故选[ \t*]*[:：]?",  # noqa: RUF001
+    rf"|{_LINE}(?:the\s+)?(?:final\s+|correct\s+)?"
+    rf"(?:answer(?:[ \t*_]|{SIGN})*(?:{ARROW}|[:：=]|is\b)|ans[ \t*_]*(?:{ARROW}|[:=.]))"  # noqa: RUF001
+    rf"|{_LINE}(?:the\s+)?(?:final\s+|correct\s+)?answer(?:[ \t*_]|{SIGN})*$"
+    rf"|^(?:[ \t>*_=]|{BULLET})*(?=(?P<letter>(?-i:A))[ \t*_]*[:：])"  # noqa: RUF001
+    rf"|答案[ \t*]*(?:[是为选:：]|{ARROW})|故选[ \t*]*[:：]?",  # noqa: RUF001
     re.IGNORECASE | re.MULTILINE,
 )
 """Behind it stands the answer. A line that begins with "A:" is a whole one, because it may be an option."""
-_OPTION_B = re.compile(r"^[ \t>*_(]*B[ \t*_]*[):：.]", re.MULTILINE)  # noqa: RUF001
+_REFUSED = re.compile(rf"{REFUSAL}[\s*_\ufe0f]*$")
+_BEFORE_ANSWER = re.compile(rf"(?:[ :：*_\t\n]|{SIGN}|{ARROW})*", re.IGNORECASE)  # noqa: RUF001
+_OPTION_B = re.compile(r"^[^\w\n]*B[ \t*_]*[):：.]", re.MULTILINE)  # noqa: RUF001
 _THINKING = re.compile(
     r"(?P<begin><(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad)>|\[think\]|◁think▷"
     r"|<\|begin_of_thought\|>|<\|channel\|>(?:analysis|commentary))"
@@ -86,19 +125,19 @@ def extract_answer(text: str, answer_format: AnswerFormat) -> FinalAnswer | None
     short answer. What stands in thinking is none, nor is one that is taken back ("5? No: 6"), and of a very long text
     only the end is looked at. Takes time linear in the length of `text`.
     """
-    text = _said_at_the_end(text)
+    text = _take_end(text)
     for name in _AUTO if answer_format == "auto" else (answer_format,):
         found, end = _FINDERS[name](text)
         if found:
-            return None if _TAKEN_BACK.match(text, end) else FinalAnswer(found, name)
-    whole = text.strip() if answer_format == "auto" else ""
+            return None if _TAKEN_BACK.match(text, end) else FinalAnswer(remove_decoration(found), name)
+    whole = remove_decoration(text.strip()) if answer_format == "auto" else ""
     return FinalAnswer(whole, "plain") if _is_bare(whole) else None
 
 
 def reference_answer(answer: str) -> str:
     """The final answer in the reference of a task: behind `####` (GSM8K), in `\\boxed{}` (MATH), or all of it."""
-    said = _said_at_the_end(answer)
-    return _hashes(said)[0] or _boxed(said)[0] or said.strip()
+    said = _take_end(answer)
+    return _hashes(said)[0] or _find_box(said)[0] or said.strip()
 
 
 def outside_thinking(text: str) -> str:
@@ -117,8 +156,8 @@ def outside_thinking(text: str) -> str:
     return "".join(said) + ("" if thinks else text[start:])
 
 
-def _said_at_the_end(text: str) -> str:
-    """The end of a text without what was only thought, with one kind of line end and of boxes."""
+def _take_end(text: str) -> str:
+    """Take the end of a text, without what was only thought, with one kind of line end and of boxes."""
     said = "\n".join(outside_thinking(text).splitlines())[-LOOKED_AT:]
     return _BARE_BOX.sub(r"\1{\2}", said)
 
@@ -127,9 +166,9 @@ _Found: TypeAlias = tuple[str, int]
 """An answer, empty if there is none, and where the text behind it begins."""
 
 
-def _boxed(text: str) -> _Found:
-    """Content of the box that closes last, with those before it as far as they are one list or several offers, and with
-    "million" or "or 6" behind it. Braces nest, escaped ones do not count."""
+def _find_box(text: str) -> _Found:
+    """Find the content of the box that closes last, with those before it as far as they are one list or several offers,
+    and with "million" or "or 6" behind it. Braces nest, escaped ones do not count."""
     open_braces: list[tuple[int, int]] = []  # where the box begins, -1 for a brace that opens none, and its content
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BOX.finditer(text):
@@ -181,18 +220,19 @@ def _hashes(text: str) -> _Found:
 
 def _the_answer_is(text: str) -> _Found:
     """The rest of the sentence, which is no question."""
-    found = list(_THE_ANSWER_IS.finditer(text))
+    found = [match for match in _THE_ANSWER_IS.finditer(text) if not _REFUSED.search(text[: match.start()][-10:])]
     if any(match["letter"] for match in found) and _OPTION_B.search(text):  # A: 15, B: 18 are options
         found = [match for match in found if not match["letter"]]
     if not found or (len(found) > 1 and _OR_AT_THE_END.search(text[found[-2].end() : found[-1].start()][-30:])):
         return "", 0
-    rest = text[found[-1].end() :].lstrip(" :：*_\t\n")  # noqa: RUF001
+    before = _BEFORE_ANSWER.match(text, found[-1].end())
+    rest = text[before.end() if before else len(text) :]
     end = _SENTENCE_END.search(rest)
     said = rest[: end.start()] if end else rest
-    return ("" if end and end[0] == "?" else said.strip(" *")), len(text) - len(rest) + len(said)
+    return ("" if end and end[0] == "?" else remove_decoration(said).strip(" *")), len(text) - len(rest) + len(said)
 
 
-def _plain(text: str) -> _Found:
+def _find_plain(text: str) -> _Found:
     return text.strip(), len(text)
 
 
@@ -202,11 +242,11 @@ def _last_number(text: str) -> _Found:
 
 
 _FINDERS: dict[AnswerFormat, Callable[[str], _Found]] = {
-    "boxed": _boxed,
+    "boxed": _find_box,
     "answer_tag": _answer_tag,
     "hashes": _hashes,
     "the_answer_is": _the_answer_is,
-    "plain": _plain,
+    "plain": _find_plain,
     "last_number": _last_number,
 }
 _AUTO: tuple[AnswerFormat, ...] = ("boxed", "answer_tag", "hashes", "the_answer_is")

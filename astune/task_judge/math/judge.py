@@ -8,7 +8,7 @@ from enum import Enum
 
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.task_judge.answer_text import answer_text, cut_off, quoted
+from astune.task_judge.answer_text import answer_text, cut_off, quote
 from astune.task_judge.judge_base import seconds_for_a_check
 from astune.task_judge.math.compare import Relation, compare, for_algebra, is_known_kind, is_unfinished
 from astune.task_judge.math.final_answer import FinalAnswer, extract_answer, reference_answer
@@ -126,19 +126,19 @@ class MathAnswerAsJudge:
     async def _compare(self, question: str, reference: str, final: FinalAnswer) -> MathResult:
         expected, given = normalise(reference), normalise(final.text)
         relation = compare(expected, given)
-        answer = f"{quoted(final.text)} ({final.found_in})"
+        answer = f"{quote(final.text)} ({final.found_in})"
         equal: bool | None = relation is Relation.EQUAL
         if relation is Relation.UNREAD:
             equal = None
         elif relation is Relation.ALGEBRA:
             if self._must_be_evaluated and is_unfinished(question, expected, given):
                 why = "is still to be worked out (astune.task_judge.must_be_evaluated)"
-                return MathResult(MathOutcome.WRONG, f"{answer} {why}; the reference is {quoted(reference)}")
+                return MathResult(MathOutcome.WRONG, f"{answer} {why}; the reference is {quote(reference)}")
             number = read_quantity(expected)
             equal = await self._pool.equal(for_algebra(expected), for_algebra(given), number.half if number else None)
         if equal is None:
-            return MathResult(MathOutcome.UNREAD, f"{answer} cannot be compared with the reference {quoted(reference)}")
+            return MathResult(MathOutcome.UNREAD, f"{answer} cannot be compared with the reference {quote(reference)}")
         says = "equals" if equal else "does not equal"
         return MathResult(
-            MathOutcome.RIGHT if equal else MathOutcome.WRONG, f"{answer} {says} the reference {quoted(reference)}"
+            MathOutcome.RIGHT if equal else MathOutcome.WRONG, f"{answer} {says} the reference {quote(reference)}"
         )

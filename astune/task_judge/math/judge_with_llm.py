@@ -48,7 +48,7 @@ class MathAnswerAndLlmAsJudge:
             for episode, result in zip(episodes, results, strict=True)
             if isinstance(result, MathResult) and result.outcome in UNSETTLED
         ]
-        of_llm = iter(await self._ask(task, unsettled))
+        of_llm = iter(await self._ask_llm(task, unsettled))
         verdicts: list[Verdict | Exception] = []
         for result in results:
             if isinstance(result, JudgeError):
@@ -56,7 +56,7 @@ class MathAnswerAndLlmAsJudge:
             elif result.outcome in UNSETTLED:
                 verdicts.append(next(of_llm))
             else:
-                verdicts.append(_marked(result.verdict(), result, asked_llm=False))
+                verdicts.append(_mark_verdict(result.verdict(), result, asked_llm=False))
         return verdicts
 
     async def _result_of(self, task: Task, episode: Episode) -> MathResult | JudgeError:
@@ -65,7 +65,7 @@ class MathAnswerAndLlmAsJudge:
         except JudgeError as error:
             return error
 
-    async def _ask(self, task: Task, unsettled: Sequence[tuple[Episode, MathResult]]) -> list[Verdict | Exception]:
+    async def _ask_llm(self, task: Task, unsettled: Sequence[tuple[Episode, MathResult]]) -> list[Verdict | Exception]:
         """The verdict of the model on each. One that cannot be judged costs the others nothing."""
         if not unsettled:
             return []
@@ -76,10 +76,10 @@ class MathAnswerAndLlmAsJudge:
         return [
             JudgeError(f"{result.reason}; {verdict}")
             if isinstance(verdict, Exception)
-            else _marked(verdict, result, asked_llm=True)
+            else _mark_verdict(verdict, result, asked_llm=True)
             for (_, result), verdict in zip(unsettled, found, strict=True)
         ]
 
 
-def _marked(verdict: Verdict, result: MathResult, *, asked_llm: bool) -> Verdict:
+def _mark_verdict(verdict: Verdict, result: MathResult, *, asked_llm: bool) -> Verdict:
     return replace(verdict, metrics={**verdict.metrics, **result.metrics, "asked_llm": float(asked_llm)})

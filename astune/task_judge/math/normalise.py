@@ -109,5 +109,5 @@ def _currency(text: str) -> str:
 
 
 def is_words(text: str) -> bool:
-    """Whether a normalised text holds words that are no mathematics."""
+    """True if a normalised text holds words that are no mathematics."""
     return any(word.lower() not in FUNCTIONS for word in _WORD.findall(text))

@@ -51,7 +51,7 @@ class MathPool:
         return None if reply["equal"] is None else bool(reply["equal"])
 
     async def reads(self, reference: str) -> bool:
-        """Whether `reference` is mathematics, and quickly found equal to itself."""
+        """True if `reference` is mathematics, and quickly found equal to itself."""
         try:
             return bool((await self._reply((reference, reference)))["equal"])
         except RequestFailed:

@@ -99,9 +99,9 @@ class Quantity:
     """Half of the last digit's place, where it is marked as rounded: 0.005 of about 3.14."""
 
     def equals(self, given: Quantity) -> bool | None:
-        """Whether `given` is right where this is the reference. 50% is right for 50 and for 0.5, as in math-verify.
-        None for a fraction beside a decimal that is not the same number: how much rounding is allowed is
-        math-verify's business."""
+        """True if `given` is right where this is the reference. 50% is right for 50 and for 0.5, as in math-verify.
+        None for a fraction beside a decimal that is not the same number: `worker` knows which decimals are
+        roundings."""
         scale = self.unit.factor / given.unit.factor if self.unit and given.unit else Fraction(1)
         if self.unit and given.unit and self.unit.dimension != given.unit.dimension:
             return False
@@ -114,7 +114,7 @@ class Quantity:
         return None if self.is_fraction != given.is_fraction else False
 
     def _is_rounded(self, value: Fraction, given: Fraction) -> bool:
-        """Whether `given` rounds to `value`, which is this number or that in another unit."""
+        """True if `given` rounds to `value`, this number or the same in another unit."""
         if self.half is None or not self.value:
             return False
         return abs(given - value) <= self.half * abs(value / self.value)
@@ -125,7 +125,7 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
     that touches the number may be its unit: 3h is three hours then, not 3 times h."""
     text = text.replace(r"^{\circ}", "°").replace(r"^\circ", "°")
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_QUANTITY else None
-    if match is None or (match["sign"] and match["inner"]) or (number := _value(match)) is None:
+    if match is None or (match["sign"] and match["inner"]) or (number := _read_value(match)) is None:
         return None
     rest, attached = match["rest"], not text[: match.start("rest")].endswith(" ")
     scale = found[0] if (found := _SCALE.match(rest)) else ""
@@ -138,10 +138,10 @@ def read_quantity(text: str, unit_letters: bool = False) -> Quantity | None:
         rest, attached = rest[percent.end() :].strip(), False
     if rest and not _is_label(rest, attached and not unit_letters, bool(percent)):
         return _sum_of_parts(text)
-    written = match["decimal"] if match["decimal"] and not (scale or match["ten"] or match["ten2"]) else None
+    written = match["decimal"] if match["decimal"] and not scale else None
     fraction = match["decimal"] is None and match["european"] is None
     half = _half(match, scale) if match["rounded"] else None
-    latex = _latex(number, written) + (r"\%" if percent else "")
+    latex = _latex(number, written, match["ten"] or match["ten2"]) + (r"\%" if percent else "")
     unit = currency(match["currency"]) if match["currency"] else read_unit(rest)
     return Quantity(number, bool(percent), unit, fraction, latex, half)
 
@@ -163,17 +163,20 @@ def _sum_of_parts(text: str) -> Quantity | None:
     if any(a.factor <= b.factor or a.dimension != b.dimension for a, b in pairwise(units)):
         return None
     value = sum((part.value * unit.factor for part, unit in parts), Fraction(0)) / units[0].factor
-    return replace(parts[0][0], value=value, latex=_latex(value, None))
+    return replace(parts[0][0], value=value, latex=_latex(value))
 
 
 def _digits(written: str) -> str:
     return re.sub(r"[, ]", "", written)
 
 
-def _latex(number: Fraction, written: str | None) -> str:
+def _latex(number: Fraction, written: str | None = None, ten: str | None = None) -> str:
+    """`number` as a fraction, or as the decimal `written` times a power of ten."""
     sign = "-" if number < 0 else ""
-    if written and "e" not in written.lower():
-        return sign + _digits(written).removesuffix(".")
+    if written and "." in written:
+        digits, _, exponent = _digits(written).lower().partition("e")
+        power = int(exponent or 0) + int(ten or 0)
+        return sign + digits.removesuffix(".") + (f"\\cdot 10^{{{power}}}" if power else "")
     if number.denominator == 1:
         return str(number)
     return f"{sign}\\frac{{{abs(number.numerator)}}}{{{number.denominator}}}"
@@ -188,7 +191,7 @@ def _half(match: re.Match[str], scale: str) -> Fraction | None:
     return Fraction(10) ** (power - places) / 2 * SCALES.get(scale, 1)
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _read_value(match: re.Match[str]) -> Fraction | None:
     if match["european"] is not None:
         return Fraction(match["european"].replace(".", "").replace(",", "."))
     if match["begins"] is not None:
@@ -209,7 +212,7 @@ def _repeating(begins: str, period: str) -> Fraction:
 
 
 def _is_label(rest: str, attached: bool, percent: bool) -> bool:
-    """Whether the words behind a number only say what was counted. A letter or two that name no unit are algebra,
+    """True if the words behind a number only say what was counted. A letter or two that name no unit are algebra,
     and so is anything but a longer unit that touches the number: 5x, 5m, 5 ab."""
     if not _LABEL.fullmatch(rest):
         return False

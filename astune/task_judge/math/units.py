@@ -57,13 +57,13 @@ _SHAPES = {"square": 2, "sq": 2, "sq.": 2, "cubic": 3, "平方": 2, "立方": 3}
 def read_unit(words: str) -> Unit | None:
     """The unit that `words`, what stands behind a number, begin with: `km`, `square meters`, `m/s`, `cents each`."""
     match = _UNIT.match(words)
-    unit = _named(match["name"]) if match else None
+    unit = _find_unit(match["name"]) if match else None
     if match is None or unit is None or re.match(r"in +[a-z]", words):  # 72 in total
         return None
     unit = _to_the_power(unit, _SHAPES.get((match["shape"] or "").strip().lower(), 0) or int(match["power"] or 1))
     if match["by"] is None or unit.dimension in MONEY:  # $10 per hour is right for $10
         return unit
-    by = _named(match["by"])
+    by = _find_unit(match["by"])
     if by is None:
         return None
     by = _to_the_power(by, int(match["by_power"] or 1))
@@ -77,7 +77,7 @@ def currency(sign: str) -> Unit:
     return UNITS[sign.lower().removesuffix(".")]
 
 
-def _named(name: str) -> Unit | None:
+def _find_unit(name: str) -> Unit | None:
     name = re.sub(r"degrees? (?=[cf])|(?<=°)\s", "", name.lower())
     unit = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
     if unit is None and name > "\u4e00":

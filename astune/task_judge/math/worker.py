@@ -23,14 +23,14 @@ import re
 import resource
 import signal
 import sys
-from fractions import Fraction
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from antlr4.atn.PredictionMode import PredictionMode  # type: ignore[import-untyped]
 from antlr4.error.ErrorStrategy import BailErrorStrategy  # type: ignore[import-untyped]
 from latex2sympy2_extended import NormalizationConfig, latex2sympy2
-from math_verify import LatexExtractionConfig, parse, verify
+from math_verify import LatexExtractionConfig, grader, parse, verify
 from sympy import (  # type: ignore[import-untyped]
     And,
     Basic,
@@ -39,6 +39,8 @@ from sympy import (  # type: ignore[import-untyped]
     FiniteSet,
     Float,
     Integer,
+    MatrixBase,
+    Rational,
     Symbol,
     Tuple,
     UnevaluatedExpr,
@@ -56,9 +58,21 @@ NORMALIZATION = NormalizationConfig(
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, where the system can limit it."""
 
-POINTS = (3.0, 2.0, 5.0, 7.0, 11.0, 13.0)
-"""Values of variables at which two formulas are looked at: whole, as n and k often are, and floating point, so that
-no power of powers is computed digit by digit."""
+POINTS = (3, 2, 5, 7, 11, 13)
+"""Values of variables at which two formulas are looked at: whole, as n and k often are."""
+
+MOST_DIGITS, FEW_DIGITS = 250, 40
+"""A difference of numbers that has no digit among so many is 0. Of formulas fewer are looked at: there is algebra."""
+
+NOISE = Rational(1, 10**12)
+"""What floating point may add to a number, in units of it: 0.30000000000000004 is 3/10."""
+
+TEN_DIGITS = Rational(5, 10**11)
+"""How far off a decimal may be, in units of a number that no decimal is, such as the square root of 2."""
+
+ROUNDED_FROM = 7
+"""A reference with so many digits is a rounding of the formula that rounds to it; one digit less will do for a
+fraction. 3.14 may be meant as it is."""
 
 _LETTER_POWER = re.compile(
     r"(?<![A-Za-z\\_^])([a-dj-zA-Z])\^(?=(?:\{[^{}]*\}|[0-9]+(?![0-9])|[A-Za-z](?![A-Za-z]))(?!\s*\^))"
@@ -98,7 +112,7 @@ latex2sympy2._Latex2Sympy = TwoStageReader
 
 
 def equal(reference: str, answer: str, half: str | None = None) -> bool | None:
-    """Whether two pieces of LaTeX mean the same; None for an answer that is no mathematics. `half` says that the
+    """True if two pieces of LaTeX mean the same; None for an answer that is no mathematics. `half` says that the
     reference is a rounded number, and how far off it may be.
 
     Raises ValueError for a reference that cannot be read, and what math-verify raises.
@@ -110,7 +124,7 @@ def equal(reference: str, answer: str, half: str | None = None) -> bool | None:
     if not read:
         return None
     expected, given = _with_names(found[0]), _with_names(read[0])
-    if half is not None and _is_near(expected, given, float(Fraction(half))):
+    if half is not None and _is_near(expected, given, Rational(half)):
         return True
     if isinstance(given, Tuple):
         expected = _as_point(expected)
@@ -140,11 +154,12 @@ def _as_point(formula: Any) -> Any:
     return Tuple(*(part.rhs for part in sorted(parts, key=lambda part: str(part.lhs))))
 
 
-def _is_near(expected: Any, given: Any, half: float) -> bool:
+def _is_near(expected: Any, given: Any, half: Any) -> bool:
     if not isinstance(given, Expr) or given.free_symbols:
         return False
     try:
-        return abs(complex((expected - given).evalf(15))) <= half
+        distance = _size(_exact(expected) - _exact(given), {})
+        return distance is not None and bool(distance <= half)
     except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number
         return False
 
@@ -196,8 +211,8 @@ def _leaves(formula: Any) -> list[str]:
 
 
 def _is_solved(formula: Any) -> bool:
-    """Whether it says between what numbers a variable is: such a relation may stand for an interval, while for one
-    that repeats the question (2x > 6) math-verify rightly takes none."""
+    """True if the relation says between what numbers a variable lies: it may then stand for an interval, while for a
+    relation that repeats the question (2x > 6) math-verify rightly takes none."""
     relations = getattr(formula, "_unsorted_args", (formula,))
     return all(
         isinstance(relation, Relational)
@@ -208,29 +223,84 @@ def _is_solved(formula: Any) -> bool:
 
 
 def _by_value(expected: Any, given: Any) -> bool | None:
-    """Compares without `sympy.simplify`, most of math-verify's time, where that is enough: formulas that differ by more
-    than rounding where all variables have some value are not equal, and those whose difference cancels are. y = f(x) is
-    what f is."""
+    """Compares without `sympy.simplify`, most of math-verify's time, where that is enough: formulas that differ where
+    all variables have some value are not equal, and those whose difference cancels are. y = f(x) is what f is."""
     if _defines(expected) and _defines(given) and expected.lhs == given.lhs:
         return _by_value(expected.rhs, given.rhs)
     if not all(isinstance(each, Expr) and not isinstance(each, Symbol) for each in (expected, given)):
         return None
     if expected.has(UnevaluatedExpr) or given.has(UnevaluatedExpr):  # a percentage: math-verify lets 50% be 50
         return None
+    return _same_value(expected, given)
+
+
+def _same_value(expected: Any, given: Any) -> bool | None:
+    """Compares in units of the reference, so that no size is too small to tell apart. A decimal is the fraction that it
+    is written as, so 0.333333 is not 1/3; it is a rounding only where the reference is a decimal of many digits."""
     try:
-        difference = (expected - given).doit()
-        names = sorted(expected.free_symbols | given.free_symbols, key=str)
+        exact, other = _exact(expected).doit(), _exact(given).doit()
+        difference = exact - other
+        names = sorted(exact.free_symbols | other.free_symbols, key=str)
         if len(names) > len(POINTS):
             return None
-        values = dict(zip(names, map(Float, POINTS), strict=False))
-        distance, size = (abs(complex(formula.subs(values).evalf(15))) for formula in (difference, expected))
-        if 1e-6 * max(1.0, size) < distance < float("inf"):
-            return False
-        if not names:  # 2^{0.5} is what floating point makes of \sqrt{2}
-            return True if distance <= 1e-12 * size and any(each.has(Float) for each in (expected, given)) else None
-        return True if expand(difference) == 0 else None
+        values = dict(zip(names, map(Integer, POINTS), strict=False))
+        distance, size = _size(difference, values), _size(exact, values)
+        if distance is None or size is None:
+            return None
+        has_decimals = expected.has(Float) or given.has(Float)
+        if names:
+            if distance > (NOISE * size if has_decimals else 0):
+                return False
+            return True if expand(difference) == 0 or (has_decimals and _same_terms(exact, other)) else None
+        if distance == 0 or (has_decimals and distance <= (NOISE if difference.is_Rational else TEN_DIGITS) * size):
+            return True
+        decimal = expected.doit()
+        return isinstance(decimal, Float) and not given.has(Float) and bool(distance <= _half(decimal, other))
     except (TypeError, ValueError, ArithmeticError, AttributeError):  # no number: math-verify may still know
         return None
+
+
+def _exact(formula: Any) -> Any:
+    """With the decimals, of 15 digits or as many as are written, as fractions: 0.1 + 0.2 is 3/10."""
+    return formula.xreplace({each: Rational(str(each)) for each in formula.atoms(Float)})
+
+
+def _size(formula: Any, values: dict[Any, Any]) -> Any:
+    """The absolute value of a formula whose variables have these values, 0 if it has no digit that is not 0; None if it
+    is no finite number. sympy computes with as many digits as it takes to see what a difference leaves."""
+    digits = FEW_DIGITS if values else MOST_DIGITS
+    parts = formula.evalf(15, subs=values, maxn=digits).as_real_imag()
+    if not all(part.is_Float or part.is_Rational for part in parts):
+        return None
+    real, imaginary = (Integer(0) if part.is_Float and part._prec == 1 else abs(part) for part in parts)
+    return max(real, imaginary)
+
+
+def _same_terms(exact: Any, other: Any) -> bool:
+    """Compares the factors of all terms, up to the noise of floating point."""
+    terms, others = (expand(each).evalf(30).as_coefficients_dict() for each in (exact, other))
+    return all(abs(terms[term] - others[term]) <= NOISE * abs(terms[term]) for term in terms.keys() | others.keys())
+
+
+def _half(reference: Any, value: Any) -> Any:
+    """The largest difference at which `reference`, a decimal, is a rounding of `value`."""
+    written = Decimal(str(reference)).normalize().as_tuple()
+    is_long = len(written.digits) >= ROUNDED_FROM - bool(value.is_Rational)
+    return Rational(10) ** int(written.exponent) / 2 if is_long and int(written.exponent) < 0 else Integer(0)
+
+
+def _same_number(expected: Any, given: Any, *_: Any) -> bool:
+    """math-verify's comparison of numbers, also of those in sets, intervals and matrices, in units of the reference.
+    Its own rounds all to 6 places, and takes differences below 1e-15 for none."""
+    if isinstance(expected, MatrixBase) and isinstance(given, MatrixBase):
+        return expected.shape == given.shape and all(map(_same_number, expected.doit().flat(), given.doit().flat()))
+    plain = [grader.get_pct_val(each, each) for each in (expected, given)]
+    if all(each.is_Integer for each in plain):
+        return bool(plain[0] == plain[1])
+    return _same_value(expected, given) is True
+
+
+grader.sympy_numeric_eq = _same_number
 
 
 def _defines(formula: Any) -> bool:

@@ -53,19 +53,19 @@ def tool_calls(turns: Iterable[Turn]) -> list[CheckedCall]:
     """All calls in the order in which they were made; those of one answer in the order in which it lists them."""
     made = turns_of_agents(turns)
     results = {
-        (turn.agent, message.get("tool_call_id")): _text(message.get("content"))
+        (turn.agent, message.get("tool_call_id")): _join_content(message.get("content"))
         for turn in made
         for message in turn.messages
         if message.get("role") == "tool"
     }
     return [
-        _call(turn, call, results.get((turn.agent, call.get("id"))))
+        _check_call(turn, call, results.get((turn.agent, call.get("id"))))
         for turn in made
         for call in turn.response.get("tool_calls") or ()
     ]
 
 
-def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> CheckedCall:
+def _check_call(turn: Turn, call: Mapping[str, Any], result: str | None) -> CheckedCall:
     name = call["function"]["name"]
     offered = {tool["function"]["name"]: tool["function"] for tool in turn.tools}
     try:
@@ -81,7 +81,7 @@ def _call(turn: Turn, call: Mapping[str, Any], result: str | None) -> CheckedCal
 
 
 def says_error(result: str) -> bool:
-    """Whether a tool's result says that the call failed.
+    """True if a tool's result says that the call failed.
 
     >>> says_error("Error: no such city"), says_error('{"error": "no such city"}'), says_error("Errors: 0")
     (True, True, False)
@@ -99,7 +99,7 @@ def says_error(result: str) -> bool:
     return any(flags) or value.get("success") is False or any(state in _BAD_STATES for state in states)
 
 
-def _text(content: Any) -> str:
+def _join_content(content: Any) -> str:
     """A message's content, a text or OpenAI's list of parts, as text."""
     if isinstance(content, Sequence) and not isinstance(content, str):
         return "".join(str(part.get("text", "")) for part in content)

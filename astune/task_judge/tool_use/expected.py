@@ -2,7 +2,8 @@
 
 {"query": "...", "expected_tools": ["search", {"name": "book", "arguments": {"flight": "LX 18"}}]}
 
-`"expected_tools_ordered": true` beside it says that their order matters.
+`"expected_tools_ordered": true` beside it says that their order matters, `"expected_steps": 4` how many model calls the
+task takes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from astune.errors import JudgeError, nearest
 from astune.task_judge.tool_use.calls import CheckedCall
 from astune.types import Task
 
-FIELD, ORDERED = "expected_tools", "expected_tools_ordered"
+FIELD, ORDERED, STEPS = "expected_tools", "expected_tools_ordered", "expected_steps"
 KEYS = ("name", "arguments")
 
 
@@ -34,7 +35,7 @@ class Expected:
         return call.valid and call.name == self.name
 
 
-def expected_tools(task: Task) -> tuple[Expected, ...] | None:
+def read_expected_tools(task: Task) -> tuple[Expected, ...] | None:
     """The calls that the task expects; None if it does not say. Raises `JudgeError` for anything but a list of
     names and of {name, arguments}."""
     listed = task.metadata.get(FIELD)
@@ -42,10 +43,10 @@ def expected_tools(task: Task) -> tuple[Expected, ...] | None:
         return None
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise JudgeError(f"task {task.task_id!r}: {FIELD} must be a list, found {listed!r:.80}")
-    return tuple(_expected(task, f"{FIELD}[{number}]", entry) for number, entry in enumerate(listed))
+    return tuple(_read_expected(task, f"{FIELD}[{number}]", entry) for number, entry in enumerate(listed))
 
 
-def _expected(task: Task, place: str, entry: Any) -> Expected:
+def _read_expected(task: Task, place: str, entry: Any) -> Expected:
     if isinstance(entry, str) and entry:
         return Expected(entry)
     if not isinstance(entry, Mapping):
@@ -65,11 +66,22 @@ def _expected(task: Task, place: str, entry: Any) -> Expected:
 
 
 def order_matters(task: Task) -> bool:
-    """Whether calls must come in the order in which the task expects them. Raises `JudgeError` for no truth value."""
+    """True if calls must come in the order in which the task expects them. Raises `JudgeError` for no truth value."""
     ordered = task.metadata.get(ORDERED)
     if ordered is not None and not isinstance(ordered, bool):
         raise JudgeError(f"task {task.task_id!r}: {ORDERED} must be true or false, found {ordered!r:.80}")
     return bool(ordered)
+
+
+def read_expected_steps(task: Task, expected: Sequence[Expected] | None) -> int:
+    """Model calls that the task takes: as many as it says, else one for each expected call and one for the answer; just
+    that one where it says neither. Raises `JudgeError` for no whole number from 1 on."""
+    steps = task.metadata.get(STEPS)
+    if steps is None:
+        return len(expected or ()) + 1
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise JudgeError(f"task {task.task_id!r}: {STEPS} must be a whole number from 1 on, found {steps!r:.80}")
+    return steps
 
 
 def same_json(left: Any, right: Any) -> bool:
@@ -118,7 +130,7 @@ def _in_any_order(expected: Sequence[Expected], calls: Sequence[CheckedCall]) ->
 
 
 def _is_new(call: int, calls: Sequence[CheckedCall], served: Mapping[int, int]) -> bool:
-    """Whether neither this call nor one like it serves an expectation."""
+    """True if neither this call nor one like it serves an expectation."""
     mine = calls[call]
     return not any(
         calls[other].name == mine.name and same_json(calls[other].arguments, mine.arguments)

@@ -28,9 +28,9 @@ from astune.training.rollout_workers.messages import (
     StopAttempt,
     ToWorker,
     Work,
-    framed,
+    frame,
 )
-from astune.training.rollout_workers.output import SentOutput
+from astune.training.rollout_workers.output import SentOutput, set_levels
 from astune.training.rollout_workers.worker import EpisodeWorker
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Wire:
         self._lock = threading.Lock()
 
     def send(self, message: FromWorker) -> None:
-        data = memoryview(framed(message))
+        data = memoryview(frame(message))
         with self._lock:
             while data:
                 try:
@@ -72,10 +72,10 @@ async def serve(wire: Wire) -> None:
     start = await inbox.get()
     assert isinstance(start, Start)
     sys.path[:] = start.import_path
-    logging.getLogger().setLevel(start.level)
+    set_levels(start.levels)
     try:
         worker = EpisodeWorker(start.config, start.chat_format, start.context_length, wire.send)
-        async with worker.setup.opened():
+        async with worker.setup.open():
             wire.send(Ready())
             with LoopWatch(logger.warning):
                 await _work(worker, inbox)

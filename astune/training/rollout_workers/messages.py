@@ -11,22 +11,23 @@ from typing import Any, TypeAlias
 from astune import errors
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import PolicyError, WorkflowError, named
-from astune.rollout.player import Attempt
+from astune.errors import PolicyError, WorkflowError, name_error
 from astune.rollout.rounds import Ticket
+from astune.rollout.setup import Attempt
+from astune.ropes import Messages, Rope
 from astune.token_ids import TokenIds
 from astune.types import Episode, EpisodeError, Generation, Sampling, StopReason
 
 
 @dataclass(frozen=True)
 class Start:
-    """First of all: what to make the workflow's parts from. `level` is the least one of log records that are wanted."""
+    """First of all: what to make the workflow's parts from. `levels` are those of loggers by name."""
 
     config: AstuneConfig
     chat_format: ChatFormat
     context_length: int
     import_path: list[str]
-    level: int
+    levels: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class EngineFailure:
 
     @classmethod
     def of(cls, error: Exception) -> EngineFailure:
-        """Those that ASTune tells apart keep their class."""
+        """Keep the class of an error that ASTune tells apart."""
         if type(error).__module__ == errors.__name__:
             return cls(type(error).__name__, str(error))
-        return cls(PolicyError.__name__, named(error))
+        return cls(PolicyError.__name__, name_error(error))
 
     def raised(self) -> Exception:
         error: Exception = getattr(errors, self.kind)(self.message)
@@ -135,8 +136,8 @@ HEAD = 4
 """Bytes in front of each message that say how long it is."""
 
 
-def framed(message: ToWorker | FromWorker) -> bytes:
-    """The message as it is written into a pipe."""
+def frame(message: ToWorker | FromWorker) -> bytes:
+    """Write a message as it goes into a pipe."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(HEAD, "big") + data
 
@@ -160,22 +161,23 @@ class Frames:
         return found
 
 
-def packed_episode(episode: Episode) -> bytes:
-    """The episode with token ids that share what they extend, as they do in memory. Raises whatever the answer of a
-    workflow raises that cannot be pickled."""
-    ids: dict[int, TokenIds] = {}
+def pack_episode(episode: Episode) -> bytes:
+    """Pack the episode, with token ids and messages that share what they extend, as they do in memory. Raises whatever
+    the answer of a workflow raises that cannot be pickled."""
+    links: dict[int, Rope[Any]] = {}
     for turn in episode.turns:
-        link: TokenIds | None = TokenIds.of(turn.prompt_ids)
-        while link is not None and id(link) not in ids:
-            ids[id(link)] = link
-            link = link.before
+        for rope in (TokenIds.of(turn.prompt_ids), Messages.of(turn.messages)):
+            for link, _ in rope.links():
+                if id(link) in links:
+                    break
+                links[id(link)] = link
     written = io.BytesIO()
     # The shorter ones first, so that none is met within another, however many turns there are.
-    _EpisodePickler(written, pickle.HIGHEST_PROTOCOL).dump((sorted(ids.values(), key=len), episode))
+    _EpisodePickler(written, pickle.HIGHEST_PROTOCOL).dump((sorted(links.values(), key=len), episode))
     return written.getvalue()
 
 
-def unpacked_episode(data: bytes) -> Episode:
+def unpack_episode(data: bytes) -> Episode:
     _, episode = pickle.loads(data)
     assert isinstance(episode, Episode)
     return episode
@@ -184,22 +186,22 @@ def unpacked_episode(data: bytes) -> Episode:
 def read_episode(data: bytes, attempt: Attempt) -> Episode:
     """The episode as it was packed where it was played. One whose answer cannot be read here has failed."""
     try:
-        return unpacked_episode(data)
+        return unpack_episode(data)
     except Exception as error:
         message = (
             "the workflow's answer cannot be read where it is judged: "
-            f"{named(error)}; with astune.rollout.workers its class must be one that can be imported"
+            f"{name_error(error)}; with astune.rollout.workers its class must be one that can be imported"
         )
-        return unplayed(attempt, EpisodeError("workflow", WorkflowError.__name__, message))
+        return make_unplayed(attempt, EpisodeError("workflow", WorkflowError.__name__, message))
 
 
-def unplayed(attempt: Attempt, error: EpisodeError) -> Episode:
-    """The episode of an attempt of which nothing came back."""
+def make_unplayed(attempt: Attempt, error: EpisodeError) -> Episode:
+    """Make the episode of an attempt of which nothing came back."""
     return Episode(attempt.episode_id, attempt.task, (), (), StopReason.ERROR, error=error)
 
 
 class _EpisodePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, TokenIds):
-            return TokenIds.from_packed, (value.own, value.before)
+        if isinstance(value, Rope):
+            return type(value).make, (value.own, value.before)
         return NotImplemented

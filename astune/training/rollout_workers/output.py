@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+from astune.support.current_episode import EPISODE
+from astune.support.run_log import EPISODE_ID, ROLE, shown
 from astune.training.rollout_workers.messages import LogLine, Noted, Printed, Said, Send
 from astune.workflow.notes import Notes
+
+printed = shown("astune.printed")
 
 
 class Lines(io.RawIOBase):
@@ -19,7 +24,7 @@ class Lines(io.RawIOBase):
         self._begun = b""
 
     def text(self) -> io.TextIOWrapper:
-        """To take the place of `sys.stdout` or `sys.stderr`."""
+        """The file that takes the place of `sys.stdout` or `sys.stderr`."""
         return io.TextIOWrapper(io.BufferedWriter(self), "utf-8", "backslashreplace", line_buffering=True)
 
     def write(self, data: Any) -> int:
@@ -48,6 +53,8 @@ class SendLogs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else record.exc_text
         kept = {name: value for name, value in vars(record).items() if isinstance(value, (str, int, float))}
+        this = EPISODE.get()
+        kept[EPISODE_ID] = this.episode_id if this else ""
         self._send(LogLine({**kept, "msg": record.getMessage(), "exc_text": trace}))
 
 
@@ -66,14 +73,23 @@ class SentOutput:
             lines.end()
 
 
-def repeat(said: Said, notes: Notes) -> None:
+def list_levels() -> dict[str, int]:
+    """List the levels of this process's loggers, for workers; "" is the root."""
+    return {"": logging.getLogger().getEffectiveLevel(), "astune": logging.getLogger("astune").level}
+
+
+def set_levels(levels: Mapping[str, int]) -> None:
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def repeat(said: Said, notes: Notes, worker: str) -> None:
     """Print or log in the run what a worker sent."""
     if isinstance(said, LogLine):
-        record = logging.makeLogRecord(said.record)
-        logger = logging.getLogger(record.name)
-        if logger.isEnabledFor(record.levelno):
-            logger.handle(record)
+        record = logging.makeLogRecord({**said.record, ROLE: worker})
+        logging.getLogger(record.name).handle(record)  # its level was asked there
     elif isinstance(said, Noted):
         notes.once(said.subject, said.text)
     else:
         print(said.line, file=sys.stderr if said.to_stderr else sys.stdout)
+        printed.info("%s", said.line, extra={ROLE: worker})

@@ -15,12 +15,12 @@ from typing import Generic, Protocol, TypeVar
 
 from astune.config.schema import AstuneConfig
 from astune.errors import SetupError, TrainingError
-from astune.rollout.player import PLAYED_AGAIN, Attempt
-from astune.rollout.setup import RolloutSetup
+from astune.rollout.setup import PLAYED_AGAIN, Attempt, RolloutSetup
 from astune.support.concurrency import all_or_none
 from astune.training.engine import Engine
 from astune.training.rollout_setup import rollout_setup
-from astune.training.rollout_workers.messages import Start, unplayed
+from astune.training.rollout_workers.messages import Start, make_unplayed
+from astune.training.rollout_workers.output import list_levels
 from astune.training.rollout_workers.process import EpisodeProcess
 from astune.types import Episode, EpisodeError
 from astune.workflow.notes import Notes
@@ -44,7 +44,7 @@ class PoolWorker(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it takes attempts. Once it has ended it does not."""
+        """True if it takes attempts. Once it has ended it does not."""
 
     @property
     def load(self) -> int:
@@ -52,7 +52,7 @@ class PoolWorker(Protocol):
 
     @property
     def exit(self) -> str:
-        """Of one that has ended: how."""
+        """The way in which one has ended."""
 
     async def begin(self) -> str:
         """Returns once it is ready, or else what keeps it from being so; then it has ended."""
@@ -71,9 +71,9 @@ class PoolWorker(Protocol):
 Worker = TypeVar("Worker", bound=PoolWorker)
 
 
-def played_by(config: AstuneConfig, engine: Engine) -> RolloutSetup:
-    """What rollouts take, around an engine: episodes are played in this process, or by `astune.rollout.workers`, where
-    the engine has them or in processes of this machine."""
+def set_up_rollouts(config: AstuneConfig, engine: Engine) -> RolloutSetup:
+    """Set up rollouts around an engine: episodes are played in this process, or by `astune.rollout.workers`, where the
+    engine has them or in processes of this machine."""
     setup = rollout_setup(config, engine.policy, engine.chat_format)
     if not config.rollout.workers:
         return setup
@@ -82,8 +82,7 @@ def played_by(config: AstuneConfig, engine: Engine) -> RolloutSetup:
 
 
 def in_processes(config: AstuneConfig, engine: Engine, notes: Notes) -> EpisodeWorkers[EpisodeProcess]:
-    level = logging.getLogger().getEffectiveLevel()
-    start = Start(config, engine.chat_format, engine.policy.context_length, list(sys.path), level)
+    start = Start(config, engine.chat_format, engine.policy.context_length, list(sys.path), list_levels())
     return EpisodeWorkers(config.rollout.workers, partial(EpisodeProcess, start, engine.policy, engine.rounds, notes))
 
 
@@ -91,10 +90,11 @@ class EpisodeWorkers(Generic[Worker]):
     """A `Player` of so many workers.
 
     An attempt goes to the worker with the fewest, whatever its group: groups come together here, where they are judged.
+    `new_worker` is given the name of its place, "worker-0", which the one that replaces it has too.
     If the worker is lost, another plays the attempt again from its beginning, under the same name and seed, once.
     """
 
-    def __init__(self, number: int, new_worker: Callable[[], Worker]) -> None:
+    def __init__(self, number: int, new_worker: Callable[[str], Worker]) -> None:
         self._number, self._new_worker = number, new_worker
         self._attempts = count()
         self._lost = 0
@@ -104,7 +104,7 @@ class EpisodeWorkers(Generic[Worker]):
         self._keeping: list[asyncio.Task[None]] = []
         self._replaced = asyncio.Event()
 
-    def shut(self) -> AbstractAsyncContextManager[None]:
+    def hold_calls(self) -> AbstractAsyncContextManager[None]:
         """Nothing to wait for: model calls of processes come back to this one."""
         return nullcontext()
 
@@ -114,7 +114,7 @@ class EpisodeWorkers(Generic[Worker]):
 
     async def __aenter__(self) -> EpisodeWorkers[Worker]:
         try:
-            self._workers.extend(self._new_worker() for _ in range(self._number))
+            self._workers.extend(self._new_worker(_name(place)) for place in range(self._number))
             for error in await all_or_none([worker.begin() for worker in self._workers]):
                 if error:
                     raise SetupError(error)
@@ -145,11 +145,11 @@ class EpisodeWorkers(Generic[Worker]):
                 return episode if not lost else replace(episode, metrics={**episode.metrics, PLAYED_AGAIN: float(lost)})
             how, left = worker.exit, worker.machine
         message = f"the worker that played it was lost, and so was the one that played it again: {how}"
-        episode = unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
+        episode = make_unplayed(attempt, EpisodeError("workflow", "WorkerDied", message))
         return replace(episode, metrics={PLAYED_AGAIN: float(PLAYS - 1)})
 
     async def _least_loaded(self, left: str) -> Worker:
-        """One on the machine that was left only where there is no other: it may be the machine that was lost."""
+        """Choose one on the machine that was left only where there is no other: it may be the machine that was lost."""
         while self._failed is None:
             if ready := [worker for worker in self._workers if worker.ready]:
                 return min(ready, key=lambda worker: (worker.machine == left, worker.load))
@@ -158,7 +158,7 @@ class EpisodeWorkers(Generic[Worker]):
         raise self._failed
 
     async def _keep(self, place: int) -> None:
-        """Whenever the worker in that place is lost, have another."""
+        """Have another worker in that place whenever one is lost."""
         while True:
             worker = self._workers[place]
             await worker.ended.wait()
@@ -178,7 +178,7 @@ class EpisodeWorkers(Generic[Worker]):
                 )
                 return
             try:
-                self._workers[place] = self._new_worker()
+                self._workers[place] = self._new_worker(_name(place))
                 await self._workers[place].begin()
             except OSError as error:
                 self._fail(f"a worker of astune.rollout.workers could not be started: {error}")
@@ -193,3 +193,7 @@ class EpisodeWorkers(Generic[Worker]):
     def _kill(self) -> None:
         for worker in self._workers:
             worker.kill()
+
+
+def _name(place: int) -> str:
+    return f"worker-{place}"

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Any
 
-from astune.rollout.player import Attempt
-from astune.rollout.quorum import late_before
 from astune.rollout.rounds import Due, Rounds, Ticket
+from astune.rollout.setup import Attempt, late_before
 from astune.rollout.time_limit import CANCEL_GRACE
 from astune.support.resources import PACKAGE
 from astune.token_ids import TokenIds
@@ -31,7 +30,7 @@ from astune.training.rollout_workers.messages import (
     ToWorker,
     Work,
     WorkerReply,
-    framed,
+    frame,
     read_episode,
 )
 from astune.training.rollout_workers.output import repeat
@@ -50,8 +49,8 @@ class EpisodeProcess:
 
     machine = "this one"
 
-    def __init__(self, start: Start, policy: Policy, rounds: Rounds | None, notes: Notes) -> None:
-        self._start, self._policy, self._rounds, self._notes = start, policy, rounds, notes
+    def __init__(self, start: Start, policy: Policy, rounds: Rounds | None, notes: Notes, name: str) -> None:
+        self._start, self._policy, self._rounds, self._notes, self._name = start, policy, rounds, notes, name
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[str] = self._loop.create_future()
         """The error that kept the worker from being set up; "" if it is."""
@@ -137,10 +136,10 @@ class EpisodeProcess:
 
     def _send(self, message: ToWorker) -> None:
         if not self._pipe.is_closing():  # else it has died, which is soon heard of
-            self._pipe.write(framed(message))
+            self._pipe.write(frame(message))
 
     def _flush_soon(self) -> None:
-        """What the engine answers at once goes in one message."""
+        """Put answers that the engine gives at once into one message."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -158,13 +157,13 @@ class EpisodeProcess:
 
     def _receive(self, message: FromWorker) -> None:
         if isinstance(message, WorkerReply):
-            self._replied(message)
+            self._take_reply(message)
         elif isinstance(message, Ready):
             self._begun.set_result(message.error)
         else:
-            repeat(message, self._notes)
+            repeat(message, self._notes, self._name)
 
-    def _replied(self, reply: WorkerReply) -> None:
+    def _take_reply(self, reply: WorkerReply) -> None:
         for number in reply.given_up:
             task = self._calls.pop(number, None)
             if task is not None:

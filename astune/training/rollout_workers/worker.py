@@ -12,11 +12,10 @@ from typing import Any
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import WorkflowError, named
+from astune.errors import WorkflowError, name_error
 from astune.rollout.episode import play_episode
-from astune.rollout.player import Attempt
 from astune.rollout.rounds import Ticket
-from astune.rollout.setup import RolloutSetup
+from astune.rollout.setup import Attempt, RolloutSetup
 from astune.token_ids import TokenIds
 from astune.training.rollout_setup import workflow_setup
 from astune.training.rollout_workers.messages import (
@@ -26,7 +25,7 @@ from astune.training.rollout_workers.messages import (
     Send,
     Work,
     WorkerReply,
-    packed_episode,
+    pack_episode,
 )
 from astune.types import Episode, EpisodeError, Generation, Sampling, StopReason
 from astune.workflow.notes import Notes
@@ -192,21 +191,21 @@ async def played(attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | No
     """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that
     it met."""
     try:
-        return _packed(await play_episode(attempt, setup, late))
+        return _pack(await play_episode(attempt, setup, late))
     except Exception as error:
         logger.exception("%s could not be played", attempt.episode_id)
         return EngineFailure.of(error)
 
 
-def _packed(episode: Episode) -> bytes:
-    """The episode for the way. One whose answer cannot be sent has failed."""
+def _pack(episode: Episode) -> bytes:
+    """Pack the episode for the way. One whose answer cannot be sent has failed."""
     try:
-        return packed_episode(episode)
+        return pack_episode(episode)
     except Exception as error:
         message = (
             f"the workflow's answer, of type {type(episode.output and episode.output.answer).__name__}, cannot be sent "
-            f"from the process that played the episode (astune.rollout.workers): {named(error)}; return what pickle "
-            "takes"
+            f"from the process that played the episode (astune.rollout.workers): {name_error(error)}; return what "
+            "pickle takes"
         )
         failed = EpisodeError("workflow", WorkflowError.__name__, message)
-        return packed_episode(replace(episode, output=None, stop_reason=StopReason.ERROR, error=failed))
+        return pack_episode(replace(episode, output=None, stop_reason=StopReason.ERROR, error=failed))

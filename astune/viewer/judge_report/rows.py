@@ -69,16 +69,16 @@ def figure_rows(report: JudgeReport) -> list[FigureRow]:
         ("could not judge", lambda one: str(one.failed) if one.failed else NONE),
         ("agrees with the label", lambda one: _percent(one.accuracy)),
         ("agrees, of all", lambda one: NONE if one.right_of_all is None else f"{100 * one.right_of_all:.1f} %"),
-        ("Cohen's kappa", lambda one: _plain(one.kappa)),
+        ("Cohen's kappa", lambda one: _show_estimate(one.kappa)),
         ("false positives", lambda one: _rate(one.false_positives, one.confusion.counts[False, False])),
         ("false negatives", lambda one: _rate(one.false_negatives, one.confusion.counts[True, True])),
-        ("Spearman", lambda one: _plain(one.spearman)),
-        ("quadratic kappa", lambda one: _plain(one.quadratic_kappa)),
+        ("Spearman", lambda one: _show_estimate(one.spearman)),
+        ("quadratic kappa", lambda one: _show_estimate(one.quadratic_kappa)),
         (pairs[kind], lambda one: f"{_percent(one.pairwise)} of {one.pairs:,}" if one.pairs else NONE),
         *(of_label if len(of_label) <= 10 else []),
-        ("calibration error", lambda one: _number(one.calibration_error)),
-        ("length and reward", lambda one: _number(one.length_and_reward)),
-        ("length and label", lambda one: _number(one.length_and_label)),
+        ("calibration error", lambda one: _show_number(one.calibration_error)),
+        ("length and reward", lambda one: _show_number(one.length_and_reward)),
+        ("length and label", lambda one: _show_number(one.length_and_label)),
         ("same in both orders", lambda one: _share(one.position_consistency)),
         ("cost per 1,000", lambda one: _count(one.usage.cost)),
         ("calls per 1,000", lambda one: _count(one.usage.calls)),
@@ -143,7 +143,7 @@ def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.1f} %{_interval(estimate.interval, percent=True)}"
 
 
-def _plain(estimate: Estimate) -> str:
+def _show_estimate(estimate: Estimate) -> str:
     return NONE if estimate.value is None else f"{estimate.value:.3f}{_interval(estimate.interval, percent=False)}"
 
 
@@ -154,7 +154,7 @@ def _interval(interval: Interval | None, *, percent: bool) -> str:
     return f" ({100 * low:.1f} to {100 * high:.1f} %)" if percent else f" ({low:.3f} to {high:.3f})"
 
 
-def _number(value: float | None) -> str:
+def _show_number(value: float | None) -> str:
     return NONE if value is None else f"{value:.3f}"
 
 
@@ -168,10 +168,10 @@ def _count(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def shortened(text: str, most: int) -> str:
-    """In one line, of at most `most` characters.
+def shorten(text: str, most: int) -> str:
+    """Shorten a text to one line of at most `most` characters.
 
-    >>> shortened("a long\\nreason", 8)
+    >>> shorten("a long\\nreason", 8)
     'a long …'
     """
     line = " ".join(text.split())

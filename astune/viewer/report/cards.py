@@ -10,7 +10,7 @@ from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import EpisodeCredit, credit_group
 from astune.monitor.words import FORKS
 from astune.types import Episode, Group, Timeline
-from astune.viewer.conversation import Bubble, conversation, counted, in_words, receipt_line
+from astune.viewer.conversation import Bubble, conversation, count_of, in_words, receipt_line
 from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 
 
@@ -100,11 +100,13 @@ def card(key: str, heading: str, episode: Episode, pieces: Pieces | None, credit
 
 
 def _episode_facts(episode: Episode) -> str:
-    facts = [counted(len(episode.turns), "turn"), in_words(episode.stop_reason.value)]
+    facts = [count_of(len(episode.turns), "turn"), in_words(episode.stop_reason.value)]
     if "seconds" in episode.metrics:
         facts.append(f"{episode.metrics['seconds']:.1f} s")
     if episode.metrics.get("lost_calls"):
         facts.append(f"{episode.metrics['lost_calls']:.0f} calls without an answer")
+    if episode.metrics.get("recovered_calls"):
+        facts.append(f"got over {episode.metrics['recovered_calls']:.0f} calls at a limit")
     return " · ".join(facts)
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astune.support.statistics import MeanOverTasks, estimate
+from astune.support.statistics import MeanOverTasks, estimate, without_noise
 from astune.viewer.heads import Head
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
@@ -18,7 +18,7 @@ FEWEST_PER_KIND = 5
 
 
 def scores(heads: Sequence[Head]) -> dict[str, float]:
-    """Of each task of which an attempt was judged the mean of its attempts, as in the metrics."""
+    """The mean score of each task's attempts, as in the metrics, for tasks of which an attempt was judged."""
     by_task: dict[str, list[float]] = defaultdict(list)
     for head in heads:
         if head.score is not None:
@@ -87,12 +87,12 @@ def pick_pairs(heads: Sequence[Head]) -> list[Pair]:
     for after in at_step(heads, steps[-1]):
         if after.task_id in before:
             first = before[after.task_id]
-            story = STORIES[_succeeded(first), _succeeded(after)]
+            story = STORIES[_is_success(first), _is_success(after)]
             stories[story].append(Pair(story, first, after))
     return [pair for story in STORIES.values() for pair in stories[story][: 2 if story == "learned" else 1]]
 
 
-def _succeeded(head: Head) -> bool:
+def _is_success(head: Head) -> bool:
     return (head.score or 0.0) >= 0.5
 
 
@@ -123,7 +123,8 @@ def _examples(heads: Sequence[Head]) -> list[ExampleEpisode]:
 
 def _spread(group: Sequence[Head]) -> float:
     rewards = [head.reward for head in group if head.reward is not None]
-    return max(rewards) - min(rewards) if rewards else -1.0
+    equal = without_noise(rewards)
+    return max(equal) - min(equal) if equal else -1.0
 
 
 @dataclass(frozen=True)

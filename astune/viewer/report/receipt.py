@@ -37,10 +37,10 @@ def receipt_view(metrics: Metrics) -> ReceiptView | None:
     lines = [line for line in receipt_lines(receipt) if line[0] not in ("tokens", "forks")]
     return ReceiptView(
         lines,
-        _rows(tokens, receipt["sampled"], {"trained": "They carry loss.", **LEFT_OUT}),
-        _rows(receipt["forks"], receipt["timelines"], FORKS),
+        _count_rows(tokens, receipt["sampled"], {"trained": "They carry loss.", **LEFT_OUT}),
+        _count_rows(receipt["forks"], receipt["timelines"], FORKS),
     )
 
 
-def _rows(counts: Mapping[str, int], whole: int, words: Mapping[str, str]) -> list[NamedCount]:
+def _count_rows(counts: Mapping[str, int], whole: int, words: Mapping[str, str]) -> list[NamedCount]:
     return [NamedCount(name, count, 100 * count / max(1, whole), words.get(name, "")) for name, count in counts.items()]

@@ -10,12 +10,11 @@ from typing import Any
 
 from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
-from astune.token_ids import WIDTH, TokenIds, shared_bytes
+from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
 from astune.types import Episode, Timeline, Turn
 from astune.viewer.conversation import conversation, receipt_line
-from astune.viewer.run_config import LOGPROB_DIGITS
+from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 from astune.viewer.run_page.step_credit import Credited
-from astune.viewer.run_page.token_texts import TokenTexts
 
 
 def episode_data(
@@ -110,7 +109,7 @@ def _nearest(earlier: Sequence[bytes], data: bytes, most: int) -> tuple[int | No
     best, parent = 0, None
     for number, other in enumerate(earlier):
         if other[: best + WIDTH] == data[: best + WIDTH]:  # or it cannot be longer than the best
-            shared = shared_bytes(other, data)
+            shared = count_shared_bytes(other, data)
             if shared > best:
                 best, parent = shared, number
     return parent, best // WIDTH
@@ -127,11 +126,54 @@ def _spans(line: Timeline, number: int, credited: Credited) -> list[dict[str, An
             "shared": span.shared,
             "advantage": advantage,
             "weight": weight,
-            "logprobs": None if span.shared else [_rounded(value) for value in span.logprobs],
+            "logprobs": None if span.shared else [_round_logprob(value) for value in span.logprobs],
         }
         for span, advantage, weight in zip(line.spans, advantages, weights, strict=True)
     ]
 
 
-def _rounded(logprob: float) -> float | None:
+def _round_logprob(logprob: float) -> float | None:
     return round(logprob, LOGPROB_DIGITS) if math.isfinite(logprob) else None
+
+
+BROKEN = "\ufffd"
+"""What decoding gives for bytes that are no whole character."""
+
+
+class TokenTexts:
+    """`texts.of(ids)` gives one text per id, and the places where `pieces` says something else than that.
+
+    >>> TokenTexts(lambda ids: [chr(64 + id) for id in ids]).of([2, 1, 2])
+    ({2: 'B', 1: 'A'}, [])
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._known: dict[int, str] = {}
+        self._anchor: int | None = None
+
+    def of(self, ids: Sequence[int]) -> tuple[Mapping[int, str], list[tuple[int, str]]]:
+        """Texts of distinct ids within a text, and exceptions as (place, text): the first token, before which some
+        tokenizers write no space, and tokens that hold a part of a character, with the one after them."""
+        texts = {token: self._inside(token) for token in dict.fromkeys(ids)}
+        odd = dict(zip((0,), self._pieces(ids[:1]), strict=False))
+        place = 0 if BROKEN in texts.values() else len(ids)
+        while place < len(ids):
+            start = place
+            while place < len(ids) and texts[ids[place]] == BROKEN:
+                place += 1
+            if place > start:
+                before, stop = max(0, start - 1), min(len(ids), place + 1)
+                odd |= zip(range(start, stop), self._pieces(ids[before:stop])[start - before :], strict=True)
+            place += 1
+        return texts, [(place, text) for place, text in odd.items() if text != texts[ids[place]]]
+
+    def _inside(self, token: int) -> str:
+        """The text of the token where it is not the first; `BROKEN` for a part of a character."""
+        if token not in self._known:
+            if BROKEN in self._pieces([token])[0]:
+                self._known[token] = BROKEN
+            else:
+                self._anchor = token if self._anchor is None else self._anchor
+                self._known[token] = self._pieces([self._anchor, token])[1]
+        return self._known[token]

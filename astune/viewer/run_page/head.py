@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from astune.monitor.jsonl import plain
-from astune.monitor.words import FORKS, LEFT_OUT
-from astune.viewer.charts import shown_name, small_charts
+from astune.monitor.words import FORKS, LEFT_OUT, METRICS
+from astune.viewer.charts import name_metric, small_charts
+from astune.viewer.held_out import figure_rows
 from astune.viewer.run_page.run_index import IndexedEpisode, RunIndex
 
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
@@ -38,8 +39,10 @@ def head_data(
         "forks": FORKS,
         "reasons": LEFT_OUT,
         "charts": small_charts(curves),
-        "names": {key: name for key in curves if (name := shown_name(key)) != key},
+        "words": {key: METRICS[key] for key in ("success/mean", *small_charts(curves)) if key in METRICS},
+        "names": {key: name for key in curves if (name := name_metric(key)) != key},
         "curves": curves,
+        "held_out": [list(vars(row).values()) for row in figure_rows([dict(row) for _, row in index.metrics])],
         "lines": {entry.phase: entry.path.name for entry in index.entries},
         "left_out": [vars(line) for line in index.left_out[:MOST_LEFT_OUT]],
         "left_out_by_file": dict(files),

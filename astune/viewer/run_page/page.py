@@ -23,13 +23,13 @@ from typing import Any, TextIO
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
+from astune.support.file_kinds import other_kind
 from astune.viewer.content_policy import content_policy
 from astune.viewer.run_config import config_of, pieces_of
-from astune.viewer.run_page.episode_data import episode_data
+from astune.viewer.run_page.episode_data import TokenTexts, episode_data
 from astune.viewer.run_page.head import head_data
 from astune.viewer.run_page.run_index import IndexedEpisode, index_run, read_episode
 from astune.viewer.run_page.step_credit import Credited, Estimator, credit_step
-from astune.viewer.run_page.token_texts import TokenTexts
 
 PAGE = Path(__file__).parents[1] / "page" / "view"
 SCRIPTS = ("dom", "data", "state", "charts", "filters", "table", "tokens", "forest", "chat", "episode", "keys", "main")
@@ -62,7 +62,7 @@ def write_view(path: Path, out: Path) -> Path:
     new = out.with_name(out.name + ".new")
     with new.open("w", encoding="utf-8", newline="\n") as file:
         file.write(_top(str(head["title"]), pack(head)))
-        for block, credited in _credited(blocks, estimator):
+        for block, credited in _credit_blocks(blocks, estimator):
             _write_block(file, block, credited, texts)
         file.write("</body>\n</html>\n")
     new.replace(out)
@@ -73,7 +73,10 @@ def check_run(path: Path) -> None:
     """Raises ConfigError for a folder that is no run, with the runs nearby."""
     if (path / "config.yaml").is_file():
         return
-    what = "this folder has no config.yaml" if path.is_dir() else "there is no such folder"
+    if wrong := other_kind(path, "the folder of a run"):
+        raise ConfigError(wrong)
+    there = "this is no folder" if path.exists() else "there is no such folder"
+    what = "this folder has no config.yaml" if path.is_dir() else there
     found = next((runs for runs in (_runs_below(place) for place in (path, *path.absolute().parents[:2])) if runs), [])
     known = f" Runs nearby: {', '.join(map(str, found[:8]))}." if found else ""
     raise ConfigError(f"{path}: {what}; expected the folder of a run, as runs/project/name.{known}")
@@ -81,9 +84,12 @@ def check_run(path: Path) -> None:
 
 def _runs_below(folder: Path) -> list[Path]:
     """Runs up to three folders down, those of the newest first."""
-    found = {file.parent for depth in ("*", "*/*", "*/*/*") for file in folder.glob(f"{depth}/config.yaml")}
-    runs = [run for run in found if (run / "episodes").is_dir() or (run / "metrics.jsonl").is_file()]
-    return sorted(runs, key=lambda run: -run.stat().st_mtime)
+    try:
+        found = {file.parent for depth in ("*", "*/*", "*/*/*") for file in folder.glob(f"{depth}/config.yaml")}
+        runs = [run for run in found if (run / "episodes").is_dir() or (run / "metrics.jsonl").is_file()]
+        return sorted(runs, key=lambda run: -run.stat().st_mtime)
+    except OSError:  # a folder that somebody removes meanwhile, or that is closed to this user
+        return []
 
 
 def _blocks(entries: Sequence[IndexedEpisode]) -> list[Block]:
@@ -106,8 +112,8 @@ def _unit(entry: IndexedEpisode) -> tuple[str, int]:
     return entry.phase, entry.head.step
 
 
-def _credited(blocks: Sequence[Block], estimator: Estimator) -> Iterator[tuple[Block, list[Credited]]]:
-    """The blocks in order with the credit of their episodes; held-out episodes have none."""
+def _credit_blocks(blocks: Sequence[Block], estimator: Estimator) -> Iterator[tuple[Block, list[Credited]]]:
+    """Yield the blocks in order with the credit of their episodes; held-out episodes have none."""
     for (phase, _), members in groupby(blocks, key=lambda block: _unit(block.entries[0])):
         unit = list(members)
         if phase.startswith("eval/"):

@@ -59,14 +59,14 @@ def index_run(run: RunDir) -> RunIndex:
     """Reads every line once and keeps a few hundred bytes of each episode."""
     left_out: list[LeftOut] = []
     metrics = []
-    for line, _, _, row in _rows(run.metrics_path, left_out):
+    for line, _, _, row in _read_rows(run.metrics_path, left_out):
         if isinstance(row.get("step"), int):
             metrics.append((line, row))
         else:
             left_out.append(LeftOut(run.metrics_path.name, line, "it has no step"))
     entries = []
     for path in sorted(run.episodes_dir.glob("*.jsonl"), key=lambda path: (path.name.startswith("eval_"), path.name)):
-        for line, offset, size, row in _rows(path, left_out):
+        for line, offset, size, row in _read_rows(path, left_out):
             try:
                 entries.append(_entry(path, line, offset, size, row))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -74,7 +74,7 @@ def index_run(run: RunDir) -> RunIndex:
     return RunIndex(tuple(metrics), tuple(entries), tuple(left_out))
 
 
-def _rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+def _read_rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
     """Line number from 1, offset, size and object of every line that holds one."""
     if not path.exists():
         return

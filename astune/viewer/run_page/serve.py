@@ -11,22 +11,22 @@ from threading import Lock
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, PlainTextResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
-from astune.support.serving import bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.browser_requests import Guarded, Refusal
+from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.viewer.run_page.page import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
 
 
-def view_app(run: Path, folder: Path) -> Starlette:
-    """Answers `/` with the page, kept in `folder`. Other hosts' names are refused, so that no website can read it."""
+def view_app(run: Path, folder: Path) -> Guarded:
+    """Answers `/` with the page, kept in `folder`. Pages of others are refused, so that no website can read it."""
     check_run(run)
     written: list[tuple[tuple[str, int, int], ...]] = []
     lock = Lock()
@@ -49,10 +49,11 @@ def view_app(run: Path, folder: Path) -> Starlette:
         path = await run_in_threadpool(page)
         return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
-    return Starlette(
-        routes=[Route("/", answer)],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)],
-    )
+    return Guarded(Starlette(routes=[Route("/", answer)]), _refuse)
+
+
+def _refuse(refusal: Refusal) -> ASGIApp:
+    return PlainTextResponse(refusal.message, 400)
 
 
 def _state(run: RunDir) -> tuple[tuple[str, int, int], ...]:

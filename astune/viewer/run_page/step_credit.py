@@ -35,8 +35,8 @@ class Estimator:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Estimator:
-        """That of a run's configuration. A plug-in is not loaded, as looking at a run must not run code of it: rewards
-        less the mean of their group stand for its advantages. Nor are earlier steps known here."""
+        """The estimator of a run's configuration. A plug-in is not loaded, as looking at a run must not run code of it:
+        rewards less the mean of their group stand for its advantages. Nor are earlier steps known here."""
         chosen = str(config.get("astune.algorithm.advantage", "grpo"))
         name, defaults = STAND_IN.get(chosen, chosen), AstuneConfig()
         if chosen not in ADVANTAGES:
@@ -89,19 +89,16 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
             found.append(Credited(left_out=why_unjudged(episode)))
             continue
         credit = credits[id(episode)]
+        could_train = any(turn.trainable for turn in episode.turns)
         found.append(
             Credited(
                 credit.outcome,
                 [credit.span_advantages(line) for line in episode.timelines],
                 [weights.get(id(line), (0.0,) * len(line.spans)) for line in episode.timelines],
-                None if episode.task.task_id in trained or not _could_train(episode) else NO_SIGNAL,
+                None if episode.task.task_id in trained or not could_train else NO_SIGNAL,
             )
         )
     return found
-
-
-def _could_train(episode: Episode) -> bool:
-    return any(turn.trainable for turn in episode.turns)
 
 
 def _as_groups(groups: Mapping[str, Sequence[Episode]]) -> list[Group]:

@@ -12,11 +12,11 @@ from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import user_traceback
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.errors import InvariantError, TaskError
 from astune.monitor import read_episodes
 from astune.support.resources import tiny_model_dir
 from astune.support.terminal import Console
-from astune.testing.policies import ScriptedPolicy
 from astune.types import RunReport, StopReason
 from astune.viewer import write_report
 
@@ -205,7 +205,7 @@ def test_the_reason_why_nothing_would_be_trained_is_named(conf):
 
 
 def test_every_episode_is_checked_against_the_rules_of_the_tracker(conf, monkeypatch):
-    monkeypatch.setattr("astune.context_tracker.merge.timeline.TurnForest.timelines", lambda forest: ())
+    monkeypatch.setattr("astune.context_tracker.merge.TurnForest.timelines", lambda forest: ())
     with pytest.raises(InvariantError, match="turn 0 has 0 spans of its own"):
         debug(conf, ["42"])
 
@@ -266,6 +266,11 @@ def test_a_data_set_without_tasks_leaves_no_run_folder(conf):
 def test_an_answer_that_was_cut_off_is_marked(conf):
     _, text = debug(conf, ["one two three four five six"], "astune.rollout.max_tokens=3")
     assert "cut off" in text
+
+
+def test_an_answer_with_call_marks_and_no_call_is_marked(conf):
+    _, text = debug(conf, ['<tool_call>{"name": "double"'])
+    assert "call marks and no call" in text
 
 
 def test_frames_of_astune_are_cut_out_of_a_traceback():

@@ -9,18 +9,18 @@ import sys
 import pytest
 
 from astune.backbone.debug.sources.debug_model import choose_model
-from astune.backbone.debug.sources.typed_answer import NotAnAnswer, typed_answer
+from astune.backbone.debug.sources.typed_answer import NotAnAnswer, read_typed_answer
 from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.calls import Call, ChatRequest
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.request import ChatRequest
-from astune.context_tracker.sources import Call
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ConfigError, ModelError, PolicyError
 from astune.support.resources import tiny_model_dir
 from astune.support.terminal import Console
 from astune.testing import ScriptedChatServer
 from astune.types import Sampling
+from tests.rows import each_row
 
 USER = {"role": "user", "content": "2 + 2?"}
 ADD = {
@@ -75,7 +75,7 @@ def functions(answer):
 MESSAGE = {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 2, "b": 2}}}]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text"),
     [
         ("a.yaml", "- tool_calls: [{function: {name: add, arguments: {a: 2, b: 2}}}]\n- The answer is 4.\n"),
@@ -110,7 +110,7 @@ def test_a_scripted_answer_is_cut_where_a_models_would_be(tmp_path):
     assert (len(answer.turn.output_ids), answer.finish_reason) == (3, "length")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "message"),
     [
         ("a.yaml", "- 42\n", r"a\.yaml: answer 1: expected a text or an assistant message.*put a number into quotes"),
@@ -242,15 +242,15 @@ def asked():
 
 def test_an_edited_answer_is_raw_text_or_calls_or_both(asked):
     chat_format, call, _ = asked
-    typed = {text: chat_format.decode(typed_answer(chat_format, call, text).output_ids) for text in ("4", ADDING)}
+    typed = {text: chat_format.decode(read_typed_answer(chat_format, call, text).output_ids) for text in ("4", ADDING)}
     assert typed == {"4": "4<|im_end|>", ADDING: ADDING + "<|im_end|>"}
-    assert typed_answer(chat_format, call, "4<|im_end|>") == typed_answer(chat_format, call, "4")
-    both = typed_answer(chat_format, call, 'I add.\n/call add {"a": 2, "b": 2}')
+    assert read_typed_answer(chat_format, call, "4<|im_end|>") == read_typed_answer(chat_format, call, "4")
+    both = read_typed_answer(chat_format, call, 'I add.\n/call add {"a": 2, "b": 2}')
     assert chat_format.decode(both.output_ids) == f"I add.\n{ADDING}<|im_end|>"
     assert (set(both.logprobs), both.finish_reason) == ({0.0}, "stop")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "reason"),
     [
         (ADDING.replace("2}", "2"), "looks like a tool call and cannot be read as one"),
@@ -264,7 +264,7 @@ def test_an_edited_answer_is_raw_text_or_calls_or_both(asked):
 def test_an_edit_that_is_no_tool_call_is_refused(text, reason, asked):
     chat_format, call, _ = asked
     with pytest.raises(NotAnAnswer) as caught:
-        typed_answer(chat_format, call, text)
+        read_typed_answer(chat_format, call, text)
     assert reason in str(caught.value)
 
 
@@ -272,7 +272,7 @@ def test_a_call_without_tools_is_refused(asked):
     chat_format, _, call = asked
     for text in (ADDING, "/call add {}"):
         with pytest.raises(NotAnAnswer, match="the agent offers no tools"):
-            typed_answer(chat_format, call, text)
+            read_typed_answer(chat_format, call, text)
 
 
 def endpoint(server, **options):

@@ -21,6 +21,7 @@ from .test_debug import CALL, conf, debug
 
 __all__ = ["conf"]
 
+USE = ("tool_use", "tool_result")
 RUN = {"project": "math", "name": "math-debug", "run_id": "math-1"}
 
 
@@ -97,6 +98,8 @@ def test_a_run_and_its_messages_arrive(conf: Path, server: FakeStudio) -> None:
         ["debug/a/1", ["Double 21."]],
         ["solver", ["42"]],
     ]
+    ((use,), (result,)) = ([b for m in messages for b in m["msg"]["content"] if b["type"] == kind] for kind in USE)
+    assert use["id"] == result["id"] == "c00000000", "Studio shows a result with its call"
     assert {message["runId"] for message in messages} == {running["id"]}
     assert len({message["msg"]["id"] for message in messages}) == 6
     assert len({message["replyId"] for message in messages}) == 4, "one reply for each agent of an episode"
@@ -128,7 +131,7 @@ def test_a_message_that_studio_refuses_is_a_warning(server: FakeStudio, caplog: 
 
 
 def test_arguments_that_are_no_object_are_shown_as_text(server: FakeStudio) -> None:
-    call = {"function": {"name": "double", "arguments": "{broken"}}
+    call = {"id": "c0", "function": {"name": "double", "arguments": "{broken"}}
     with studio(server.url, **RUN) as shown:
         assert shown is not None
         shown.answer("e", "solver", {"role": "assistant", "content": None, "tool_calls": [call]})

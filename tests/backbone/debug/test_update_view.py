@@ -16,9 +16,10 @@ from astune.support.terminal import Console
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from astune.backbone.debug.views.update import _times, show_update
+from astune.backbone.debug.views.update import _describe_ratio, show_update
 from astune.backbone.local.inspect import SpanUpdate, UpdateInspection
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
+from tests.rows import each_row
 
 WORDS = {10: "Hello", 11: " [red]you", 12: "\n", 13: "\x1b[2J", 14: "!"}
 METRICS = {"loss": -0.25, "grad_norm": 3.5, "learning_rate": 1e-4}
@@ -140,7 +141,7 @@ def test_an_update_that_is_thrown_away_says_so() -> None:
     assert text.endswith("the gradient is not finite: training would throw this update away, no weight changes\n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("attempts", "reason"),
     [
         (group(None), "no reward to learn from, as the one attempt was not judged"),
@@ -156,7 +157,7 @@ def test_a_group_that_training_would_skip_says_why(attempts: Group, reason: str)
     assert f"training would skip this group: {reason}" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log_ratio", "words"),
     [
         (0.6, "1.8 times"),
@@ -171,4 +172,4 @@ def test_a_group_that_training_would_skip_says_why(attempts: Group, reason: str)
     ],
 )
 def test_a_ratio_in_words(log_ratio: float, words: str) -> None:
-    assert _times(log_ratio) == words
+    assert _describe_ratio(log_ratio) == words

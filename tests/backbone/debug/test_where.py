@@ -1,11 +1,12 @@
 """The lines of the user's code at which a suspended workflow stands."""
 
 import asyncio
+import threading
 from types import FunctionType
 
 import pytest
 
-from astune.backbone.debug.stops.where import awaited_lines
+from astune.backbone.debug.stops.stepper import find_awaited_lines, find_thread_lines
 
 
 async def ask(answer):
@@ -33,12 +34,12 @@ async def test_the_lines_lead_from_the_workflow_to_what_it_waits_for(workflow, l
     work = workflow(answer)
     task = asyncio.ensure_future(work)
     await asyncio.sleep(0)
-    found = awaited_lines(work)
+    found = find_awaited_lines(work)
     assert [line.partition(" in ")[2] for line in found] == lines
     assert found[0].startswith(f"test_where.py:{workflow.__code__.co_firstlineno + 1} in ")
     answer.set_result(None)
     await task
-    assert awaited_lines(work) == []
+    assert find_awaited_lines(work) == []
 
 
 async def test_lines_that_are_not_the_users_are_left_out():
@@ -48,10 +49,29 @@ async def test_lines_that_are_not_the_users_are_left_out():
     work = in_file(solve, asyncio.__file__)(asyncio.get_running_loop().create_future())
     task = asyncio.ensure_future(work)
     await asyncio.sleep(0)
-    (line,) = awaited_lines(work)
+    (line,) = find_awaited_lines(work)
     assert " in ask:" in line
     task.cancel()
 
 
+def test_the_lines_of_a_workflow_in_a_thread_lead_to_what_it_waits_for():
+    def outer():
+        inner()
+
+    def inner():
+        begun.set()
+        release.wait()
+
+    begun, release = threading.Event(), threading.Event()
+    thread = threading.Thread(target=outer, name="workflow debug/t1/0")
+    thread.start()
+    begun.wait()
+    *_, first, second = find_thread_lines(thread.name)
+    release.set()
+    thread.join()
+    assert " in outer:  inner()" in first and " in inner:" in second
+    assert find_thread_lines(thread.name) == []
+
+
 def test_what_is_no_coroutine_has_no_lines():
-    assert awaited_lines(iter(())) == []
+    assert find_awaited_lines(iter(())) == []

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.attention import NAMES
 from astune.backbone.local.model.family import Family, find_family
 
 COMMON: dict[str, Any] = {
@@ -65,10 +65,10 @@ class TinyModel:
     family: Family
 
 
-def make_family(name: str, **changes: object) -> TinyModel:
+def make_family(name: str, attention: str = "auto", **changes: object) -> TinyModel:
     torch.manual_seed(0)
     config = AutoConfig.for_model(name, **(COMMON | FAMILIES.get(name, {}) | changes))
-    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION).eval()
+    model: Any = AutoModelForCausalLM.from_config(config, attn_implementation=NAMES[attention]).eval()
     for path, parameter in model.named_parameters():
         if parameter.ndim == 2 and "A_log" not in path:
             parameter.data.mul_(8)  # random weights are nearly uniform; this makes predictions differ
@@ -76,4 +76,4 @@ def make_family(name: str, **changes: object) -> TinyModel:
             parameter.data.uniform_(-1, 1)
     plain = copy.deepcopy(model)
     plain.set_attn_implementation("eager")
-    return TinyModel(model, plain, find_family(model))
+    return TinyModel(model, plain, find_family(model, attention))

@@ -18,6 +18,7 @@ from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.errors import MissingDependency, TrainingError
 from tests.backbone.local.test_families import random_samples
+from tests.rows import each_row
 
 RATE = 1e-3
 FULL = {
@@ -59,8 +60,8 @@ def fill_memory(model: Any, where: str, calls: set[int], error: Exception) -> li
     "a micro-batch does not fit into memory",
     "it is split in two, down to one row; the update is the same, and `updates/split_for_memory` counts it",
 )
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("calls", [{1}, {2}, {1, 3}, {2, 5}])
+@each_row("where", ["forward", "backward"])
+@each_row("calls", [{1}, {2}, {1, 3}, {2, 5}])
 async def test_an_update_that_was_split_equals_one_that_was_not(
     model_dir: Path, where: str, calls: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.forward import predict
@@ -16,12 +17,14 @@ from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights
 from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.lora.settings import target_names
 from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import MissingDependency, ModelError, PolicyError, RunFolderError
 from astune.support.resources import tiny_model_dir
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 from tests.backbone.local.conftest import make_model
+from tests.rows import each_row
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -129,7 +132,7 @@ async def test_the_gradient_is_that_of_peft_in_a_plain_forward_pass(model_dir: P
         with loaded.training():
             learner.objective(batch).loss.sum().backward()
     expected = [parameter.grad for parameter in plain.parameters() if parameter.requires_grad]
-    found = [parameter.grad for parameter in loaded.trained()]
+    found = [parameter.grad for parameter in loaded.trainable()]
     assert len(found) == len(expected) == (42 if kind.get("dora") else 28)
     for own, theirs in zip(found, expected, strict=True):
         assert own is not None and float(own.abs().max()) > 0
@@ -147,7 +150,7 @@ async def test_only_the_adapter_is_trained_and_sampled_at_once(model_dir: Path, 
     assert first.metrics["kl/sampler"] < 1e-8
     assert (await learner.update(samples, RATE)).metrics["loss"] < first.metrics["loss"]
     assert await learner.publish() == 1
-    assert len(learner._optimizer.state_dict()["state"]) == len(loaded.trained())
+    assert len(learner._optimizer.state_dict()["state"]) == len(loaded.trainable())
     assert all(torch.equal(value, weights[name]) for name, value in loaded.model.named_parameters() if name in weights)
     again = await samples_of(sampler)
     assert (await learner.update(again, RATE)).metrics["kl/sampler"] < 1e-8  # what is sampled is what is trained
@@ -168,7 +171,7 @@ async def test_without_the_adapter_the_model_is_the_base_bit_for_bit(model_dir: 
 async def test_bfloat16_has_one_copy_of_the_base_and_float32_adapters(model_dir: Path) -> None:
     loaded = load(model_dir, dtype="bfloat16")
     assert loaded.sampling_model is loaded.model
-    assert {parameter.dtype for parameter in loaded.trained()} == {torch.float32}
+    assert {parameter.dtype for parameter in loaded.trainable()} == {torch.float32}
     frozen = {value.dtype for value in loaded.model.parameters() if not value.requires_grad}
     assert frozen == {torch.bfloat16}
     moved(loaded)
@@ -252,7 +255,7 @@ def test_peft_reads_what_was_saved(model_dir: Path, tmp_path: Path, kind: dict[s
     "a checkpoint's adapter is of another shape or over another base, or it holds all weights",
     "it is refused, and what differs is named",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("change", "message"),
     [
         ({"rank": 8}, r"astune\.model\.lora\.rank is 8, and was 4"),
@@ -418,11 +421,19 @@ async def test_the_state_of_two_adapters_goes_on_bit_for_bit(model_dir: Path, tm
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lora", "names", "message"),
     [
         ({"targets": ("q_prj",)}, (), r"no linear layer of the model is called 'q_prj'\. Did you mean 'q_proj'\?"),
-        ({"targets": ("lm_head",)}, (), r"no linear layer of the model is called 'lm_head'\..* There are: down_proj"),
+        ({"targets": ("lm_head",)}, (), r"targets: 'lm_head' is the model's head.*below it\. There are: down_proj"),
+        ({"targets": ("embed_tokens",)}, (), r"'embed_tokens' is the model's embedding and no linear layer"),
+        ({"targets": ("norm",)}, (), r"'norm' is no linear layer of the model but of type .*Norm: it gets no adapter"),
+        (
+            {"targets": ("self_attn",)},
+            (),
+            "'self_attn' is a part .*: name those, k_proj, o_proj, q_proj, v_proj. There",
+        ),
+        ({"targets": ("layers.0",)}, (), "'layers.0' is a part .*: name those, down_proj, gate_proj, k_proj"),
         ({"dora": True}, ("a", "b"), "DoRA cannot tell the rows of a batch apart"),
     ],
 )
@@ -431,6 +442,17 @@ def test_adapters_that_cannot_be_made_are_explained(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         load(model_dir, *names, **lora)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_of_head_and_embedding_it_is_said_whether_they_share_their_weight(tied: bool) -> None:
+    config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8)
+    config.tie_word_embeddings = tied
+    model = LlamaForCausalLM(config)
+    for target, other in (("lm_head", "embedding"), ("embed_tokens", "head")):
+        with pytest.raises(ModelError) as caught:
+            target_names(model, [target])
+        assert (f"its weight is that of the {other} as well" in str(caught.value)) == tied
 
 
 async def test_an_adapter_that_is_not_there_is_an_error(model_dir: Path) -> None:

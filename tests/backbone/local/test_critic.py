@@ -14,11 +14,11 @@ import torch
 
 from astune.backbone.local.inspect import UpdateInspector
 from astune.backbone.local.learning.batch import micro_batches
-from astune.backbone.local.learning.critic import CRITIC_FILE, Critic, credited
+from astune.backbone.local.learning.critic import CRITIC_FILE, Critic, credit
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.losses.value import explained_variance, value_loss
+from astune.backbone.losses.critic import compute_explained_variance, value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import AlgorithmConfig, AstuneConfig, ModelConfig, TrainerConfig
 from astune.errors import RunFolderError
@@ -86,7 +86,7 @@ def test_values_are_those_of_a_plain_forward_pass_in_whatever_micro_batch(folder
     whole = torch.cat(found.advantages)
     assert (float(whole.mean()), float(whole.std(correction=0))) == pytest.approx((0.0, 1.0), abs=1e-9)
     (batch,) = micro_batches(samples, 1000, loaded.device)
-    assert credited(batch, found).advantage.tolist() == pytest.approx(
+    assert credit(batch, found).advantage.tolist() == pytest.approx(
         [value for number in batch.samples for value in found.advantages[number].tolist()], abs=1e-6
     )
 
@@ -214,10 +214,10 @@ def test_value_loss_and_explained_variance_by_hand() -> None:
     assert value_loss(torch.tensor([0.9]), torch.tensor([1.0]), torch.tensor([0.0]), 0.2).tolist() == pytest.approx(
         [0.32]
     )
-    assert explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])) == 1.0
-    assert explained_variance(torch.tensor([3.0, 3.0]), torch.tensor([0.0, 1.0])) == 0.0
-    assert explained_variance(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])) == -3.0
-    assert explained_variance(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])) == 0.0
+    assert compute_explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])) == 1.0
+    assert compute_explained_variance(torch.tensor([3.0, 3.0]), torch.tensor([0.0, 1.0])) == 0.0
+    assert compute_explained_variance(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])) == -3.0
+    assert compute_explained_variance(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])) == 0.0
 
 
 PPO = ("astune.algorithm.advantage=gae", "astune.rollout.num_repeat=1", "astune.algorithm.critic.learning_rate=1e-3",

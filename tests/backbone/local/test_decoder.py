@@ -18,6 +18,7 @@ from astune.backbone.local.model.decoder import Decoder, find_decoder
 from astune.backbone.local.model.recomputing import recompute
 from astune.backbone.local.sampling.kv_cache import KVCache
 from tests.backbone.local.families import TREES, make_family
+from tests.rows import each_row
 
 CPU = torch.device("cpu")
 USUAL = ("qwen2", "qwen3", "llama", "mistral")
@@ -44,13 +45,13 @@ def logits_of(model: Any, *, own: bool) -> torch.Tensor:
     return torch.cat(steps)
 
 
-@pytest.mark.parametrize("name", list(TREES))
+@each_row("name", list(TREES))
 def test_only_a_usual_decoder_is_written_out(name: str) -> None:
     assert (find_decoder(make_family(name).model) is not None) == (name in USUAL)
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_bias": True}, {"tie_word_embeddings": False}])
-@pytest.mark.parametrize("name", USUAL)
+@each_row("changes", [{}, {"attention_bias": True}, {"tie_word_embeddings": False}])
+@each_row("name", USUAL)
 def test_it_computes_what_the_model_computes(name: str, changes: dict[str, object]) -> None:
     model = make_family(name, **changes).model
     decoder_of(model)

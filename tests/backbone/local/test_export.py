@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from astune.backbone.local.model.model import load_model, read_weights, save_model
+from astune.backbone.local.served import write_weights
 from astune.cli import main
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.monitor import RunDir
 from tests.backbone.local.conftest import make_model
+from tests.rows import each_row
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -32,7 +35,7 @@ def saved(folder: Path, model_dir: Path, **lora: Any) -> torch.Tensor:
     settings = LoraConfig(rank=4, **lora) if lora else LoraConfig()
     loaded = load_model(ModelConfig(path=str(model_dir), device="cpu", lora=settings))
     random = torch.Generator().manual_seed(1)
-    for parameter in loaded.trained():
+    for parameter in loaded.trainable():
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=random)
     save_model(loaded, folder)
     (folder / "trainer_state.pt").write_text("not for others")
@@ -48,6 +51,28 @@ def logits(model: Any) -> torch.Tensor:
 
 def export(*arguments: str | Path) -> int:
     return main(["export", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("lora", [{}, {"alpha": 32}])
+def test_weights_that_are_written_have_the_rights_of_any_new_file(tmp_path: Path, lora: dict[str, Any]) -> None:
+    made = base(tmp_path / "base")
+    before = os.umask(0o027)
+    try:
+        with RunDir(tmp_path / "run").save_checkpoint(3) as checkpoint:
+            saved(checkpoint, made, **lora)
+            loaded = load_model(
+                ModelConfig(path=str(made), device="cpu", lora=LoraConfig(**({"rank": 4} if lora else {})))
+            )
+            (tmp_path / "served").mkdir()
+            write_weights(loaded, tmp_path / "served")
+        whole = ["--merged"] if lora else ["--dtype", "bfloat16"]
+        assert export("--run", tmp_path / "run", "--out", tmp_path / "out", *whole) == 0
+        assert export("--run", tmp_path / "run", "--out", tmp_path / "as_it_is") == 0
+    finally:
+        os.umask(before)
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and made not in file.parents]
+    assert sum(file.suffix == ".safetensors" for file in files) == 4
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o640}
 
 
 @pytest.mark.parametrize("lora", [{"alpha": 32}, {"rslora": True}, {"dora": True}, {"targets": ("q_proj", "up_proj")}])
@@ -118,7 +143,7 @@ def test_a_model_is_written_in_the_precision_that_is_asked_for(tmp_path: Path, m
     "a checkpoint is exported that is none, is damaged, or whose base model is gone or another one",
     "an error that says so, and no folder is left",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("fault", "message"),
     [
         ("empty", "has neither config.json nor adapter_config.json"),

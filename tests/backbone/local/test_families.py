@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,38 @@ from astune.config.schema import AlgorithmConfig, LoraConfig, ModelConfig, Train
 from astune.errors import ModelError
 from astune.types import Generation, Sample, Sampling, Span, Timeline
 from tests.backbone.local.families import FAMILIES, ROWS, TREES, TinyModel, make_family
+from tests.backbone.local.flash_stand_in import stand_in
+from tests.rows import each_row
 
 CPU = torch.device("cpu")
+OTHERS = [
+    ("qwen2", "sdpa"),
+    ("qwen2", "eager"),
+    ("gemma2", "eager"),
+    ("qwen3_5_text", "eager"),
+    ("qwen3_5_text", "sdpa"),
+]
+FLASH = [(name, "flash_attention_2") for name in ("qwen2", "qwen3", "gemma2", "granite")]
+CASES = [*((name, "auto") for name in FAMILIES), *OTHERS, *FLASH]
+"""Each family, and those with windows, caps on scores and layers of other kinds with each `astune.model.attention`."""
+
+
+UNFIT: dict[str, dict[str, object]] = {
+    "qwen3": {"head_dim": 264},
+    "deepseek_v3": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 8,
+    },
+}
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
@@ -61,9 +92,14 @@ def sample_of(prompt: list[int], answer: Generation, advantage: float) -> Sample
     return Sample(line, (advantage,), (1 / 32,), "task", "episode")
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
-async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(name: str) -> None:
-    tiny = in_double(make_family(name))  # else a Mamba is off by up to 4e-4; its state is single
+@pytest.fixture(autouse=True)
+def flash_attn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", stand_in())
+
+
+@each_row(("name", "attention"), CASES)
+async def test_sampler_and_learner_give_the_logprobs_of_a_plain_forward_pass(name: str, attention: str) -> None:
+    tiny = in_double(make_family(name, attention))  # else a Mamba is off by up to 4e-4; its state is single
     calls = await conversations(tiny)
     samples = [sample_of(*call, 1.0) for call in calls]
     with torch.no_grad():
@@ -107,9 +143,9 @@ def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
-def test_loss_and_gradient_are_those_of_rows_by_themselves(name: str) -> None:
-    tiny = in_double(make_family(name))
+@each_row(("name", "attention"), CASES)
+def test_loss_and_gradient_are_those_of_rows_by_themselves(name: str, attention: str) -> None:
+    tiny = in_double(make_family(name, attention))
     model, plain = tiny.model, tiny.plain
     samples = random_samples()
     batches = micro_batches(samples, 10_000, CPU, tiny.family.layout)
@@ -126,11 +162,27 @@ def test_loss_and_gradient_are_those_of_rows_by_themselves(name: str) -> None:
     assert (one - other).norm() / other.norm() < 1e-5  # norms and softmax compute in float32 whatever the weights are
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
+@each_row("name", list(FAMILIES))
 def test_each_family_has_the_layout_that_serves_it(name: str) -> None:
     found = make_family(name).family
     assert found.layout == ("tree" if name in TREES else "rows")
     assert (found.reason is None) == (name not in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("gpt_oss", "its attention has sinks, which flash-attn does not compute"),
+        ("qwen3_5_text", "its layers of type 'linear_attention' need the tokens of one row one after another"),
+        ("qwen3", "its heads have 264 numbers, at most 256 are computed"),
+        ("deepseek_v3", "its queries have 24 numbers and its values 8, which have to be as many"),
+    ],
+)
+def test_what_flash_attn_does_not_compute_is_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(
+        ModelError, match=rf"astune.model.attention: got 'flash_attention_2', but {why}; expected 'auto'"
+    ):
+        make_family(name, "flash_attention_2", **UNFIT.get(name, {}))
 
 
 def test_a_model_that_sees_what_comes_later_is_refused_with_the_name_of_its_layers() -> None:
@@ -200,7 +252,7 @@ async def test_equal_prompts_are_taken_in_once_by_a_model_with_a_state() -> None
     assert computed == 39 + 4
 
 
-@pytest.mark.parametrize("name", ["llama4_text", "bloom", "mpt", "opt", "gpt2"])
+@each_row("name", ["llama4_text", "bloom", "mpt", "opt", "gpt2"])
 def test_families_of_other_builds_load(name: str) -> None:
     """Heads that are not beside their trunk, positions that come from the mask, other names for sizes."""
     names = {"n_head": 4, "n_heads": 4, "n_layer": 2, "n_layers": 2, "n_embd": 32, "d_model": 32, "ffn_dim": 64}
@@ -209,7 +261,7 @@ def test_families_of_other_builds_load(name: str) -> None:
     assert make_family(name, **names, **own).family.layout == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "rank"),
     [
         ("gemma2", None),

@@ -21,6 +21,7 @@ from astune.config.schema import ModelConfig
 from astune.errors import ModelError
 from tests.backbone.local.families import make_family
 from tests.backbone.local.test_families import CPU, gradient, random_samples
+from tests.rows import each_row
 
 
 def one_batch() -> MicroBatch:
@@ -33,7 +34,7 @@ def loss_with_entropy(model: Any, batch: MicroBatch) -> torch.Tensor:
     return (found.logprob * batch.advantage).sum() + 0.5 * found.entropy(batch).sum()
 
 
-@pytest.mark.parametrize("name", ["qwen3", "gemma2", "granite", "cohere2", "phi3"])
+@each_row("name", ["qwen3", "gemma2", "granite", "cohere2", "phi3"])
 def test_chunks_have_the_loss_and_the_gradient_of_all_logits_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +88,7 @@ def test_no_tensor_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == {"whole": len(batch.predictors) * vocabulary, "chunks": vocabulary * hidden}  # the embedding's
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "changes"),
     [
         ("gpt2", {"attn_pdrop": 0.5, "embd_pdrop": 0.5, "resid_pdrop": 0.5, "n_head": 4, "n_layer": 2, "n_embd": 32}),

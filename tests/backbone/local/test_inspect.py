@@ -18,9 +18,10 @@ from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.plugins import load_plugin
 from astune.types import Episode, Group, Sample, Sampling, StopReason, Task, Turn, Update, Verdict
+from tests.rows import each_row
 
 SYSTEM = (1, 2, 3)
 
@@ -85,8 +86,8 @@ async def test_before_the_update_the_tiny_model_is_as_sure_as_when_it_sampled() 
     assert max(abs(change) for update in updates(inspection) for change in update.changes) > 1e-3
 
 
-@pytest.mark.parametrize("credit", ["once", "per_branch", "mean_branch"])
-@pytest.mark.parametrize("loss", ["ppo_clip", "reinforce"])
+@each_row("credit", ["once", "per_branch", "mean_branch"])
+@each_row("loss", ["ppo_clip", "reinforce"])
 async def test_every_span_with_weight_has_its_part_of_the_loss(model_dir: Path, credit: str, loss: str) -> None:
     parts = Parts(str(model_dir), algorithm={"credit": credit, "loss": loss})
     samples = await samples_of(parts)

@@ -16,11 +16,12 @@ from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import load_model, read_weights
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.errors import ModelError
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, Group, Sample, Sampling, Span, StopReason, Task, Timeline, Turn, Verdict
 from tests.backbone.local.families import make_family
+from tests.rows import each_row
 
 RATE = 0.01
 
@@ -128,8 +129,8 @@ async def test_a_skipped_update_changes_neither_the_optimizer_nor_the_version(mo
     assert await learner.publish() == 2
 
 
-@pytest.mark.parametrize("recorded", [-9999.0, -1e30, -1e308, 0.0, 50.0])
-@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@each_row("recorded", [-9999.0, -1e30, -1e308, 0.0, 50.0])
+@each_row("advantage", [1.0, -1.0])
 async def test_a_recorded_logprob_far_from_the_own_one_spoils_no_update(
     model_dir: Path, recorded: float, advantage: float
 ) -> None:

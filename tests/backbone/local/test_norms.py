@@ -12,6 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from astune.backbone.local.model.norms import quicken
 from tests.backbone.local.families import FAMILIES, make_family
+from tests.rows import each_row
 
 OTHERWISE = {"gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "cohere2"}
 """Families whose norms add 1 to their weight, or take the mean off; two have one kind besides that is usual."""
@@ -67,7 +68,7 @@ def test_what_is_frozen_gets_no_gradient(frozen: str) -> None:
     assert (states.grad is None) == (frozen == "states")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_row("family", FAMILIES)
 def test_a_model_computes_the_same_and_only_norms_of_that_formula_are_taken(family: str) -> None:
     tokens = torch.arange(3, 40).remainder(60)[None]
     found = []

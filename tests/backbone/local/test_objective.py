@@ -15,6 +15,7 @@ from astune.backbone.losses.objective import distillation_objective, policy_obje
 from astune.config.schema import AlgorithmConfig
 from astune.types import Sample, Span
 from tests.backbone.local.test_prefix_tree import branching_samples
+from tests.rows import each_row
 
 NOTHING = {"loss": "opmd", "opmd_tau": 1e12}
 """A policy loss that is next to nothing, so that the term beside it is all that is seen."""
@@ -105,7 +106,7 @@ FAITHFUL = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "apart"), FAITHFUL)
+@each_row(("loss", "apart"), FAITHFUL)
 def test_on_average_distillation_follows_the_gradient_of_the_divergence_from_the_teacher(
     loss: str, apart: float
 ) -> None:

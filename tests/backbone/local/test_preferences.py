@@ -11,7 +11,7 @@ import torch
 
 from astune.backbone.local.model.model import read_weights
 from astune.config.load import load_config
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, TaskError
 from astune.examples.conversation import conversation_rows
@@ -19,6 +19,7 @@ from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, StopReason, Task, Turn, Verdict
 from tests.backbone.local.test_examples import run_job, timeless, weights, write_job
+from tests.rows import each_row
 
 PAIRS = [("What is 3 plus 4?", "7", "5"), ("What is 2 plus 2?", "4", "10"), ("What is 9 minus 1?", "8", "8 8")]
 
@@ -129,7 +130,7 @@ def test_attempts_of_a_run_are_compared_with_each_other(
         assert [[row.token_ids[3] for row in each.rows] for each in found] == [[8, 7], [10, 9]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("algorithm", "message"),
     [
         ({"method": "dpo", "loss": "reinforce"}, "algorithm.loss: only methods 'rl' and 'distill' have it"),

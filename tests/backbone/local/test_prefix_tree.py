@@ -19,7 +19,7 @@ from astune.backbone.local.model.attention import ATTENTION
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
 from astune.config.schema import AlgorithmConfig
-from astune.context_tracker.merge.timeline import TurnForest
+from astune.context_tracker.merge import TurnForest
 from astune.errors import TrainingError
 from astune.types import Episode, Group, Sample, Span, StopReason, Task, Timeline, Turn, Verdict
 

@@ -14,6 +14,7 @@ from astune.backbone.local.model.model import load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.algorithm import Preset
 from astune.config.load import load_config
+from astune.config.rules.method import rules_of
 from astune.config.schema import ModelConfig, TrainerConfig
 from tests.backbone.local.conftest import make_model
 from tests.backbone.local.test_learner import RATE, good_and_bad
@@ -42,7 +43,7 @@ async def test_a_preset_makes_the_better_answer_likelier(folder: Path, preset: s
     config = load_config(None, [f"astune.algorithm.preset={preset}"], for_run=False).config.astune.algorithm
     learner = LocalLearner(loaded, sampler, config, TrainerConfig())
     samples = await good_and_bad(sampler)
-    if config.needs_critic:
+    if rules_of(config).needs_critic:
         samples = [replace(sample, rewards=sample.advantages) for sample in samples]
     before = [sum(row) for row in await learner.logprobs(samples)]
     updates = [await learner.update(samples, RATE / 10) for _ in range(3)]

@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from astune.backbone import processor
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model import products
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.model.products import Product, quicken_linear
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.memory import processor
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.types import Sample, Sampling, Span, Timeline
+from tests.rows import each_row
 
 BOTH = frozenset({torch.float32, torch.bfloat16})
 
@@ -113,9 +114,9 @@ def test_a_copy_follows_its_own_weights_and_its_own_precision(monkeypatch: pytes
     assert not found
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 2, 64, 200])
-@pytest.mark.parametrize("worth", [True, False])
+@each_row("dtype", [torch.float32, torch.bfloat16])
+@each_row("rows", [1, 2, 64, 200])
+@each_row("worth", [True, False])
 def test_a_weight_that_is_laid_out_or_copied_is_the_weight(
     dtype: torch.dtype, rows: int, worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

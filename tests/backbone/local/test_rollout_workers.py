@@ -9,7 +9,7 @@ from astune.backbone.local import load_engine
 from astune.config.schema import AstuneConfig
 from astune.rollout.group import run_groups
 from astune.training.rollout_setup import sampling_for
-from astune.training.rollout_workers.pool import played_by
+from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.types import Episode, Task
 
 AGENTS = Path(__file__).parents[2] / "training" / "worker_agents.py"
@@ -28,8 +28,8 @@ def config_of(workers: int, max_concurrent: int) -> AstuneConfig:
 
 async def played(workers: int, max_concurrent: int, seed: int) -> list[Episode]:
     config = config_of(workers, max_concurrent)
-    setup = played_by(config, load_engine(config))
-    async with setup.opened():
+    setup = set_up_rollouts(config, load_engine(config))
+    async with setup.open():
         groups = await run_groups(
             TASKS,
             3,

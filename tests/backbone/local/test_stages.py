@@ -21,6 +21,7 @@ from astune.monitor.run_dir import RunDir
 from astune.types import RunReport
 from tests.backbone.local.test_examples import AGENT, CONVERSATIONS, run_job, timeless, write_job
 from tests.backbone.local.test_killed_adapters import killing
+from tests.rows import each_row
 from tests.training.killed import Killed
 
 SFT = {"algorithm": {"method": "sft"}, "trainer": {"examples": "examples.jsonl", "total_steps": 2}}
@@ -104,7 +105,7 @@ def test_a_run_in_stages_goes_on_wherever_it_was_killed(
     assert timeless(resumed) == timeless(report)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stages", "message"),
     [
         ([SFT], "one stage is no stages"),

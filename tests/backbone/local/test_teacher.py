@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.teacher import LocalTeacher, RemoteTeacher, Teacher
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights, save_model
-from astune.backbone.teacher import ApiTeacher
+from astune.backbone.losses.teacher import ApiTeacher
 from astune.config.chat_models import TeacherConfig
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig, ModelConfig

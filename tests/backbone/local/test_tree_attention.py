@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.backbone.local.learning import prefix_tree
-from astune.backbone.local.learning.prefix_tree import PackedTree, TreeLayout, pack, shared_parts
+from astune.backbone.local.learning.prefix_tree import PackedTree, TreeLayout, find_shared_parts, pack
 from astune.backbone.local.model.attention import Rule
 
 CPU = torch.device("cpu")
@@ -77,7 +77,7 @@ def test_a_part_is_read_by_exactly_those_that_see_it(stretches: list[list[int]],
     tree = tree_of(stretches, lengths)
     seen = seen_in(tree)
     with patch.object(prefix_tree, "LEAST_SHARED", 1), patch.object(prefix_tree, "LEAST_AREA", 1):
-        parts = shared_parts(tree)
+        parts = find_shared_parts(tree)
     for part in parts:
         assert bool(seen[part.stop : part.end, part.start : part.stop].all())
         assert not bool(seen[part.end :, part.stop - 1].any())
@@ -99,7 +99,7 @@ def dropping(turns: int) -> PackedTree:
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02)])
 def test_an_agent_that_drops_its_reasoning_is_computed_in_parts_and_exactly(dtype: torch.dtype, most: float) -> None:
     tree = dropping(6)
-    assert len(shared_parts(tree)) > 6
+    assert len(find_shared_parts(tree)) > 6
     assert_exact(tree, 2, dtype, most)
     with patch.object(prefix_tree, "LONG_WIDTH", 8):  # keys that are read where they are
         assert_exact(tree, 2, dtype, most)

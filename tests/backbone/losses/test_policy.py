@@ -17,6 +17,7 @@ from astune.config.algorithm import AlgorithmConfig, PolicyLossName
 from astune.config.rules.algorithm import algorithm_contradictions
 from tests.backbone.losses.bandit import reward_after
 from tests.backbone.losses.numpy_losses import Case, losses, slopes
+from tests.rows import each_row
 
 CONFIGS: list[dict[str, Any]] = [
     {"loss": "ppo_clip"},
@@ -74,7 +75,7 @@ def test_the_names_of_the_configuration_are_those_of_the_losses() -> None:
     assert {values["loss"] for values in CONFIGS} == set(LOSSES)
 
 
-@pytest.mark.parametrize("values", CONFIGS, ids=str)
+@each_row("values", CONFIGS, ids=str)
 @settings(max_examples=30)
 @given(case=cases())
 def test_a_loss_and_its_gradient_are_those_of_its_formula(values: dict[str, Any], case: Case) -> None:
@@ -129,7 +130,7 @@ def test_on_the_policy_that_sampled_every_loss_has_the_gradient_of_reinforce(cas
         assert np.allclose(entries.logprob.grad.numpy() * scale, -case.advantage)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "figure", "expected"),
     [
         ({"loss": "ppo_clip"}, "clip_fraction", [1, 0, 0, 1]),
@@ -152,8 +153,8 @@ def test_the_figures_count_the_entries_that_are_treated_otherwise(
     assert LOSSES[config.loss](entries, config).shares[figure].int().tolist() == expected
 
 
-@pytest.mark.parametrize("values", CONFIGS, ids=str)
-@pytest.mark.parametrize("recorded", [-9999.0, -1e30, -float("inf"), 0.0, 50.0])
+@each_row("values", CONFIGS, ids=str)
+@each_row("recorded", [-9999.0, -1e30, -float("inf"), 0.0, 50.0])
 def test_a_recorded_logprob_far_from_the_own_one_spoils_no_loss(values: dict[str, Any], recorded: float) -> None:
     config = configured(values)
     for advantage in (1.0, -1.0):
@@ -175,7 +176,7 @@ def test_means_and_sums_keep_within_their_row(rows: list[list[float]]) -> None:
     assert np.allclose(row_mean(values, number).numpy(), mean, atol=1e-3)
 
 
-@pytest.mark.parametrize("values", CONFIGS, ids=str)
+@each_row("values", CONFIGS, ids=str)
 def test_a_bandit_of_tokens_is_solved(values: dict[str, Any]) -> None:
     config = configured(values)
     assert reward_after(60, lambda entries, _: LOSSES[config.loss](entries, config).loss) > 0.9

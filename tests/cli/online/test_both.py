@@ -28,5 +28,5 @@ def test_no_role_starts_with_what_another_refuses(
     conf = tmp_path / "service.yaml"
     conf.write_text(yaml.safe_dump({"astune": {"online": online}}))
     with pytest.raises(ConfigError, match=said):
-        command.both(conf, [])
+        command.both(conf, [], None)
     assert started == []

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from astune.cli.online.held import add_parser, chosen
+from astune.cli.online.held import add_actions
 from astune.config.online import FeedbackConfig
 from astune.errors import ConfigError, StoreError
-from astune.store.audit import lines
+from astune.online.store.audit import lines
+from astune.online.store.feedback.judgements import judgements
+from astune.online.store.feedback.states import settle
 from astune.store.database import open_database
-from astune.store.feedback.judgements import judgements
-from astune.store.feedback.states import settle
 from tests.store.feedback_cases import record, rows, say
 
 RULES = FeedbackConfig(per_user_per_hour=1)
@@ -35,8 +35,9 @@ def url(tmp_path: Path) -> str:
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(dest="action"))
-    return chosen(parser.parse_args(words))()
+    add_actions(parser.add_subparsers(dest="action"))
+    known = parser.parse_args(words)
+    return int(known.execute(known))
 
 
 def look(url: str, what: Callable[[sa.Connection], object]) -> object:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli.online.stored import add_parser, chosen
+from astune.cli.online.stored import add_actions
 from astune.errors import ConfigError, StoreError
 from astune.store.database import open_database
 from tests.store.rows import add_feedback, add_request, add_version, cells
@@ -28,8 +28,9 @@ def url(tmp_path: Path) -> str:
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(dest="action"))
-    return chosen(parser.parse_args(words))()
+    add_actions(parser.add_subparsers(dest="action"))
+    known = parser.parse_args(words)
+    return int(known.execute(known))
 
 
 def test_an_answer_is_shown_from_what_was_asked_to_the_version(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +75,23 @@ def test_a_deletion_says_which_versions_saw_it(url: str, capsys: pytest.CaptureF
     database.close()
     with pytest.raises(StoreError, match="no answer 'chatcmpl-1'"):
         run("trace", "chatcmpl-1", "--store", url)
+
+
+def test_a_deletion_offers_the_conversations_that_may_be_theirs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    database = open_database(url)
+    with database.writing() as connection:
+        for number in "23":
+            add_request(connection, f"chatcmpl-{number}", f"conv-{number}", "x")
+            add_feedback(connection, "ana", [f"chatcmpl-{number}"])
+    assert run("delete", "--user", "ana", "--store", url) == 0
+    said, offer = capsys.readouterr().out.splitlines()[-2:]
+    assert said.startswith("kept: 2 conversations that name no user. 2 of the deleted feedback were on them")
+    assert offer == "astune online delete --conversation conv-2 --conversation conv-3 --store ..."
+    assert run(*offer.split()[2:-1], url) == 0
+    assert cells(database)["conversations"] == []
+    database.close()
+    with pytest.raises(ConfigError, match="--with-rated goes with --user"):
+        run("delete", "--conversation", "conv", "--with-rated", "--store", url)
 
 
 def test_what_is_old_is_deleted(url: str, capsys: pytest.CaptureFixture[str]) -> None:

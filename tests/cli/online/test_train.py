@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from astune.cli.online.train import add_parser, chosen
+from astune.cli.online.train import add_actions
 from astune.errors import ConfigError, StoreError
 from astune.online.training.log import CommitLog
 from astune.store.database import Database, open_database
 from tests.online.training.world import World, config_of
+from tests.rows import each_row
 
 
 @pytest.fixture
@@ -23,8 +24,9 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(dest="action"))
-    return chosen(parser.parse_args(words))()
+    add_actions(parser.add_subparsers(dest="action"))
+    known = parser.parse_args(words)
+    return int(known.execute(known))
 
 
 def test_status_shows_what_was_made_what_waits_and_why_nothing_was_learned(
@@ -86,7 +88,7 @@ def test_figures_are_logged_once_also_where_a_trainer_died_before_it_could(datab
     assert all(line["made"] == 1.0 and line["reward/mean"] == 0.5 for line in lines)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "said"),
     [
         (

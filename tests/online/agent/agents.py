@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 
-from astune.clients.openai_http import http_library
+from astune.clients.api import http_library
 from astune.online import read_only
 from astune.testing import ScriptedOnlineService
 from astune.workflow.agentscope import chat_model, major_version, training_defaults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("agentscope")
 
 from astune.errors import OnlineError
-from astune.online import SamplingRateStrategy, ShadowRun, TrainingRunner
+from astune.online import SamplingRateStrategy, ShadowRun, TrainingRunner, collect_message_ids
 from astune.testing import ScriptedOnlineService
 from tests.online.agent.agents import MAJOR, PROMPT, Bank, ask, call, clerk, remembered, result, texts, toolkit_of
 
@@ -92,6 +93,26 @@ async def test_shadows_of_an_agent_have_its_history_and_tools_and_write_nothing(
     assert begin in requests and again in requests
     assert {(chat["model"], chat["temperature"]) for chat in service.chats} == {("policy", 0.5)}
     assert runner.stats().rewarded == runner.stats().feedback_sent == 8
+
+
+async def test_the_ids_of_a_models_replies_are_told_to_who_asked(live: ScriptedOnlineService) -> None:
+    """Feedback needs them; the id of the agent's message is another. Two agents on one model answer at once."""
+    first, second = clerk(live, Bank()), clerk(live, Bank())
+    second.model = first.model
+
+    async def told(agent: Any) -> list[str]:
+        with collect_message_ids(agent) as ids:
+            reply = await ask(agent, "Pay Ana 3.")
+            assert reply.id not in ids
+        await ask(agent, "And again.")
+        return ids
+
+    found = await asyncio.gather(told(first), told(second))
+    assert [len(ids) for ids in found] == [2, 2] and len(live.chats) == 8
+    assert len({*found[0], *found[1]} & {f"msg-{number}" for number in range(8)}) == 4
+    first.model.client = None
+    with pytest.raises(OnlineError, match=r"the model of 'clerk' \(OpenAIChatModel\) does not speak OpenAI's API"):
+        collect_message_ids(first).__enter__()
 
 
 async def test_writes_of_shadows_may_go_to_a_sandbox_made_for_each(

@@ -27,6 +27,7 @@ from astune.online import (
 )
 from astune.online.wire import COMMIT_PATH, FEEDBACK_PATH
 from astune.testing import ScriptedOnlineService
+from tests.rows import each_row
 
 EVERY = SamplingRateStrategy(1.0)
 
@@ -234,7 +235,7 @@ async def test_stop_ends_a_run_that_takes_its_cancellation_for_something_else() 
         await runner.start()
         runner.observe("a", "b", stubborn)
         await begun.wait()
-        tasks = list(runner._line.tasks)
+        tasks = list(runner._session.tasks)
         with anyio.fail_after(20):
             await runner.stop(seconds=0.0)
     assert all(task.done() for task in tasks)
@@ -499,7 +500,7 @@ def test_a_seed_selects_the_same_requests_and_the_rate_is_kept() -> None:
     assert 150 < sum(choices(1)) < 250
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "said"),
     [
         ({"repeat_time": 0}, "repeat_time must be a whole number of at least 1, got 0"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.online.wire import Commit, ConversationRecord, Feedback, WireError, read_wire
+from tests.rows import each_row
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
 MESSAGES = [
@@ -21,7 +22,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         {"msg_ids": ["id1", "id2"], "reward": 0.8, "task_id": "task-1", "run_id": "0"},  # the Java client
@@ -40,7 +41,7 @@ def test_every_form_of_feedback_is_read_and_written_again(body: dict[str, Any]) 
         assert read.run_id == str(body["run_id"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "said", "param"),
     [
         ([], "must be a JSON object", ""),
@@ -93,7 +94,7 @@ def test_a_record_is_read_and_written_again() -> None:
     assert read_wire(ConversationRecord, json.loads(json.dumps(read.to_json()))) == read
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "said"),
     [
         ({"messages": []}, "'messages': list should have at least 1 item"),

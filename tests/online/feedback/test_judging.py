@@ -12,10 +12,10 @@ import pytest
 
 from astune.config.online import FeedbackConfig
 from astune.errors import ConfigError, JudgeError
-from astune.online.feedback.judging import UnratedJudge, share_of
-from astune.online.feedback.metrics import feedback_metrics
+from astune.online.service.metrics import feedback_metrics
+from astune.online.store.feedback.judgements import Judgement, judgements
+from astune.online.training.judging import UnratedJudge, share_of
 from astune.store.database import open_database
-from astune.store.feedback.judgements import Judgement, judgements
 from astune.types import Episode, Task
 from tests.online.training.world import World, config_of
 

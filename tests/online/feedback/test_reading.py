@@ -4,18 +4,19 @@ from typing import Any
 import pytest
 
 from astune.config.online import FeedbackConfig
-from astune.online.feedback import read_feedback
+from astune.online.service.feedback import read_feedback
+from astune.online.store.feedback.states import NewFeedback
 from astune.online.wire import WireError
-from astune.store.feedback.states import NewFeedback
+from tests.rows import each_row
 
-RULES = FeedbackConfig()
+RULES = FeedbackConfig(rewards={"a": 1.0, "b": 0.5})
 
 
 def read(body: Any, client: str = "", rules: FeedbackConfig = RULES) -> NewFeedback:
     return read_feedback(body, client=client, received=7.0, rules=rules)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "said"),
     [
         ({"reward": 0.8}, [("number", "reward", 0.8, None)]),
@@ -39,7 +40,7 @@ def read(body: Any, client: str = "", rules: FeedbackConfig = RULES) -> NewFeedb
 )
 def test_everything_that_can_be_said_is_read(body: dict[str, Any], said: list[tuple[Any, ...]]) -> None:
     new = read({"msg_ids": ["m", "m"], **body})
-    assert [(one.kind, one.name, one.value, one.correction) for one in new.said] == said
+    assert [(one.kind, one.name, one.value, one.correction) for one in new.parts] == said
     assert new.msg_ids == ("m",)
 
 
@@ -55,7 +56,7 @@ def test_the_java_client_s_body_is_read() -> None:
     assert read({"msg_ids": ["m"], "reward": 1, "run_id": 0}).run_id == "0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said", "param"),
     [
         ('{"msg_ids": ["m"], "rewrd": 1}', "Did you mean 'reward'?", "rewrd"),
@@ -65,6 +66,8 @@ def test_the_java_client_s_body_is_read() -> None:
         ('{"msg_ids": ["m"], "reward": "1"}', "number", "reward"),
         ('{"msg_ids": ["m"], "reward": 1.5}', "1.5 is not between 0 and 1", "reward"),
         ('{"msg_ids": ["m"], "rewards": {"a": -0.1}}', "-0.1 is not between 0 and 1", "rewards.a"),
+        ('{"msg_ids": ["m"], "reward": 1' + "0" * 400 + "}", "reward", "reward"),
+        ('{"msg_ids": ["m"], "rewards": {"bb": 1}}', "it has 'a', 'b'. Did you mean 'b'?", "rewards.bb"),
         ('{"msg_ids": ["m"], "rewards": {"reward": 1}}', "without a name", "rewards.reward"),
         ('{"msg_ids": ["m"], "rewards": {"a": true}}', "number", "rewards.a"),
         ('{"msg_ids": [], "reward": 1}', "msg_ids", ""),
@@ -92,6 +95,6 @@ def test_what_is_no_feedback_says_which_key_is_wrong(text: str, said: str, param
 
 def test_bounds_are_those_of_the_configuration() -> None:
     rules = FeedbackConfig(least=-1, most=2)
-    assert read({"msg_ids": ["m"], "reward": -0.5}, rules=rules).said[0].value == -0.5
+    assert read({"msg_ids": ["m"], "reward": -0.5}, rules=rules).parts[0].value == -0.5
     with pytest.raises(ValueError, match="least 1 must be below most 1"):
         FeedbackConfig(least=1)

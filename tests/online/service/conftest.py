@@ -1,15 +1,18 @@
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.online.service.serving import Model, OnlineService
-from astune.store.versions import ModelVersion
+from astune.online.store.versions import ModelVersion
+from astune.support.http.serving import BACKLOG, bound_socket, server_config
 from astune.testing import ScriptedPolicy, write_test_model_dir
 from tests.store.databases import new_url
 
@@ -43,6 +46,22 @@ def scripted(chat_format: ChatFormat, answers: object, policies: list[ScriptedPo
     return Model("scripted", chat_format, load, ModelVersion(0, sha256="5e1f"))
 
 
+@contextmanager
+def over_network(service: OnlineService) -> Iterator[tuple[str, int]]:
+    """Host and port at which a service answers as it does in a process of its own."""
+    listener = bound_socket("127.0.0.1", 0)
+    listener.listen(BACKLOG)
+    server = uvicorn.Server(server_config(service.guarded, log_config=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()
+        listener.close()
+
+
 class Client(httpx.AsyncClient):
     """Calls a service in this process."""
 
@@ -68,11 +87,13 @@ def make_service(chat_format: ChatFormat) -> Callable[..., object]:
         answers: object = lambda prompt: "4",
         policies: list | None = None,
         ids: Iterator[int] = count,
+        clock: Callable[[], float] | None = None,
         **serve: object,
     ) -> AsyncIterator[Client]:
         service = OnlineService(
             configured(store, **serve),
             scripted(chat_format, answers, policies),
+            clock=clock,
             token=lambda: f"{next(ids):016x}",
             new_id=lambda: f"c-{next(ids)}",
         )

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astune.online.store.requests import load_conversation
 from astune.store import tables
-from astune.store.requests import load_conversation
 from tests.online.service.conftest import user
 from tests.store.databases import new_url
 
@@ -143,3 +143,23 @@ def test_parallel_users_with_equal_texts_never_mix(chance, tmp_path_factory, cha
         assert sum(map(len, log.values())) == len(set().union(*log.values())) >= len(log)
 
     asyncio.run(play())
+
+
+@pytest.mark.fault("Online training", "a user rates what was answered to another user", "403, and nothing counts")
+async def test_a_user_rates_no_answer_to_another_user(tmp_path, make_service):
+    async with make_service(new_url("sqlite", tmp_path)) as client:
+        hers, nobodys = (await client.chat([user("Hi")], user="ana"))["id"], (await client.chat([user("Hi")]))["id"]
+
+        async def said_by(author, *ids):
+            body = {"msg_ids": ids, "thumb": "up"} | ({"user": author} if author else {})
+            return await client.post("/feedback", json=body)
+
+        refused = await said_by("bo", hers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "feedback_refused")
+        assert refused.json()["error"]["message"] == "it is about another user's answers"
+        assert (await said_by("bo", nobodys, hers)).status_code == 403
+        for author, about in (("ana", hers), (None, hers), ("bo", nobodys)):
+            assert (await said_by(author, about)).headers["x-accepted"] == "counts"
+        figures = (await client.get("/metrics")).text
+        assert 'astune_feedback{kind="thumb",state="refused"} 2' in figures
+        assert 'astune_errors_total{code="feedback_refused"} 2.0' in figures

@@ -6,7 +6,7 @@ import pytest
 
 from astune.config.online import ServeConfig
 from astune.errors import ConfigError
-from astune.online.service.doors import Doors, TooMany, read_tokens
+from astune.online.service.access import AccessControl, TooManyRequests, read_tokens
 from tests.online.service.conftest import user
 from tests.store.databases import new_url
 
@@ -97,7 +97,7 @@ async def test_feedback_without_a_token_is_that_of_the_client_whose_answer_it_is
 
 def test_a_minute_holds_so_many_requests_and_fills_evenly():
     now = [0.0]
-    doors = Doors(ServeConfig(requests_per_minute=30), {}, lambda: now[0])
+    doors = AccessControl(ServeConfig(requests_per_minute=30), {}, lambda: now[0])
 
     def come(client):
         with doors.enter(client):
@@ -105,12 +105,30 @@ def test_a_minute_holds_so_many_requests_and_fills_evenly():
 
     for _ in range(30):
         come("a")
-    with pytest.raises(TooMany) as many:
+    with pytest.raises(TooManyRequests) as many:
         come("a")
     assert many.value.seconds >= 2
     come("b")
     now[0] += many.value.seconds
     come("a")
+
+
+@pytest.mark.fault(
+    "Online training", "the machine's clock goes back by an hour", "nobody is refused for it, and what is rated counts"
+)
+async def test_a_clock_that_goes_back_refuses_nobody(tmp_path, make_service):
+    now = [2e9]
+    async with make_service(new_url("sqlite", tmp_path), clock=lambda: now[0], requests_per_minute=1000) as client:
+        await client.chat([user("Hi")])
+        now[0] -= 3600
+        said = await client.chat([user("Hi")])
+        rated = await client.post("/feedback", json={"msg_ids": [said["id"]], "thumb": "up"})
+        assert rated.headers["x-accepted"] == "counts"
+    doors = AccessControl(ServeConfig(requests_per_minute=2), {}, lambda: now[0])
+    with doors.enter("a"):
+        now[0] -= 3600
+    with doors.enter("a"):
+        pass
 
 
 @pytest.mark.fault("Online training", "more requests come than there is room for", "429 that says when to come back")

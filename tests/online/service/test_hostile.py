@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from astune.store.tables import commits, conversations, feedback
 from tests.online.service.conftest import user
+from tests.rows import each_row
 
 RECORD = {"conversation_id": "c", "messages": [user("a"), {"role": "assistant", "content": "b"}]}
 CHAT, RESPONSES, RECORDS = "/v1/chat/completions", "/v1/responses", "/v1/astune/records"
@@ -93,10 +94,27 @@ async def test_an_error_is_short_however_much_is_wrong(tmp_path, make_service):
         assert refused.json()["error"]["message"].endswith("; and 4990 more")
 
 
-@pytest.mark.parametrize("reward", [10**400, -(10**400), 1e308, -1, "1", True, [1], {"x": 1}])
+@each_row("reward", [10**400, -(10**400), 1e308, -1, "1", True, [1], {"x": 1}])
 async def test_a_reward_is_a_number_within_bounds(reward, tmp_path, make_service):
     async with make_service(f"sqlite:///{tmp_path}/s.db") as client:
         answer = await client.chat([user("Hi")])
         refused = await client.post("/feedback", json={"msg_ids": [answer["id"]], "reward": reward})
         assert_refused(refused, 400)
         assert rows(client)[1] == 0
+
+
+@pytest.mark.fault(
+    "Online training",
+    "a body has rewards to which the configuration gives no weight, or a hundred of them",
+    "it is refused with the nearest name that has one, counted and told in the log; nothing of it is written",
+)
+async def test_rewards_without_a_weight_are_refused_and_counted(store, make_service, caplog):
+    async with make_service(store, online={"feedback": {"rewards": {"efficiency": 1.0}}}) as client:
+        for rewards in ({"efficiency": 1.0, "efficency": 1.0}, {f"r{number}": 1.0 for number in range(100)}):
+            refused = await client.post("/feedback", json={"msg_ids": ["m"], "rewards": rewards})
+            assert_refused(refused, 400)
+            assert refused.json()["error"]["code"] == "unknown_reward"
+        assert rows(client) == [0, 0, 0]
+        assert 'astune_errors_total{code="unknown_reward"} 2.0' in (await client.get("/metrics")).text
+    (line,) = [record.getMessage() for record in caplog.records if "rewards are refused" in record.getMessage()]
+    assert "'rewards.efficency'" in line and "Did you mean 'efficiency'?" in line

@@ -10,8 +10,8 @@ import httpx
 import pytest
 import yaml
 
+from astune.online.store.requests import find_request
 from astune.store import open_database
-from astune.store.requests import find_request
 
 ANSWERS = 12
 
@@ -65,3 +65,5 @@ def test_sigterm_ends_it_in_order(tmp_path):
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and said.endswith("stopped; all that was answered is in the store\n")
+    log = (tmp_path / "logs" / "serve.log").read_text().splitlines()
+    assert " | serve | astune.command:open:" in log[0] and log[-1].endswith(" - exit code 0")

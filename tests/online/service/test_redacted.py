@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from astune.online.store.requests import load_conversation
 from astune.store import tables
-from astune.store.requests import load_conversation
 from tests.online.service.conftest import user
 
 PLUG_INS = """

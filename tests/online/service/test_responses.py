@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from astune.online.store.requests import TurnPlace, load_conversation
 from astune.store import open_database
-from astune.store.requests import TurnPlace, load_conversation
 
 TOOLS = [
     {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}

@@ -4,15 +4,20 @@ import asyncio
 import copy
 import itertools
 from contextlib import AsyncExitStack
+from datetime import datetime
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.context_tracker.merge.timeline import TurnForest
-from astune.store.requests import load_conversation
-from tests.online.service.conftest import user
+from astune.config.schema import Config, ModelConfig
+from astune.context_tracker.merge import TurnForest
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.online.service.serving import OnlineService
+from astune.online.store.requests import load_conversation
+from astune.testing import write_test_model_dir
+from tests.online.service.conftest import Client, configured, scripted, user
 from tests.store.databases import new_url
 
 ANSWERS = [
@@ -107,3 +112,30 @@ def test_prompts_forks_and_timelines_are_those_of_a_service_that_was_never_stopp
         assert again == once
 
     asyncio.run(both())
+
+
+async def test_a_conversation_keeps_the_day_on_which_it_began(tmp_path):
+    model_dir = write_test_model_dir(tmp_path / "dated")
+    template = model_dir / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y') }}\n" + template.read_text())
+    dated, url, policies = ChatFormat.load(model_dir), new_url("sqlite", tmp_path), []
+
+    async def prompts(days, model=None):
+        """The prompts of one conversation, each request a day after the other and answered by a new process."""
+        messages = []
+        for day in days:
+            config = configured(url)
+            config = Config(astune=config.astune.model_copy(update={"model": model or config.astune.model}))
+            clock = itertools.repeat(datetime(2026, 1, day).timestamp()).__next__
+            service = OnlineService(config, scripted(dated, lambda prompt: "4", policies), clock=clock)
+            messages.append(user(f"{day}?"))
+            async with Client(service) as client:
+                reply = await client.chat(messages, user=str(days))
+            messages.append(reply["choices"][0]["message"])
+            service.close()
+        return [dated.decode(prompt) for policy in policies[-len(days) :] for prompt, _ in policy.calls]
+
+    first, second = await prompts([1, 2])
+    assert first.startswith("01 Jan 2026") and second.startswith(first)
+    assert (await prompts([3]))[0].startswith("03 Jan 2026")
+    assert (await prompts([4], ModelConfig(clock=datetime(1999, 1, 1))))[0].startswith("01 Jan 1999")

@@ -1,6 +1,10 @@
 """New versions take over without a request failing."""
 
 import asyncio
+import gc
+import math
+import threading
+import weakref
 
 import pytest
 import torch
@@ -8,12 +12,13 @@ import torch
 from astune.backbone.local.engine import load_policy
 from astune.backbone.local.model.model import save_model
 from astune.config.schema import Config
-from astune.errors import RunFolderError
-from astune.online.service.models import local_model
+from astune.errors import ModelError, RunFolderError
+from astune.online.service.models import LEAVING, local_model
 from astune.online.service.versions import RETRY_SECONDS, ServedVersions
+from astune.online.store.versions import ModelVersion, add, register
 from astune.online.training.checkpoint import seal
+from astune.online.training.status import status_of
 from astune.store import open_database, tables
-from astune.store.versions import ModelVersion, add, register
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling
 from tests.online.service.conftest import user
@@ -77,6 +82,71 @@ async def test_a_version_that_cannot_be_loaded_changes_nothing_and_is_tried_agai
     database.close()
 
 
+@pytest.mark.fault(
+    "Online training",
+    "the checkpoints of the newest versions are damaged when the service starts",
+    "the newest whole one answers; log, audit, status, metrics and `/health` say which is not served",
+)
+async def test_the_newest_version_that_is_whole_answers_and_the_damaged_one_is_told_of(
+    store, chat_format, make_service, caplog
+):
+    damaged, now = {3, 2}, [0.0]
+    database = open_database(store)
+    for number in (1, 2, 3):
+        made(database, number)
+
+    def load(version):
+        if version.number in damaged:
+            raise RunFolderError(f"the checkpoint of {version.number} is broken")
+        return ScriptedPolicy(["4"], chat_format, policy_version=version.number)
+
+    versions = ServedVersions(database, load, lambda: now[0])
+    versions.open()
+    assert (versions.newest, versions.not_served, versions.failures) == (1, 3, 2)
+    assert "version 3 is not served, version 1 answers: the checkpoint of 3 is broken" in caplog.text
+    assert status_of(database, 0.0).not_served == "v1 answers: the checkpoint of 3 is broken"
+    damaged.remove(2)
+    now[0] += RETRY_SECONDS
+    assert await versions.poll() and (versions.newest, versions.not_served) == (2, 3)
+    assert not await versions.poll(), "it is tried again after a while"
+    damaged.remove(3)
+    now[0] += RETRY_SECONDS
+    assert await versions.poll() and (versions.newest, versions.not_served) == (3, None)
+    assert status_of(database, 0.0).not_served is None
+    database.close()
+
+
+async def test_a_service_says_that_its_newest_version_is_not_served(store, make_service):
+    async with make_service(store) as client:
+        versions = client.service.versions
+        load = versions._load
+
+        def broken(version):
+            raise RunFolderError("it is broken")
+
+        versions._load = broken
+        made(client.service.database, 1)
+        assert not await versions.poll()
+        assert (await client.get("/health")).json()["not_served"] == 1
+        assert (await client.get("/v1/astune/status")).json()["not_served"] == 1
+        assert "astune_version_not_served 1.0" in (await client.get("/metrics")).text
+        versions._load, versions._clock = load, lambda: math.inf
+        assert await versions.poll()
+        assert "not_served" not in (await client.get("/health")).json()
+
+
+async def test_what_is_wrong_with_more_than_a_checkpoint_keeps_a_service_from_starting(store, chat_format):
+    def load(version):
+        raise ModelError("there is no memory")
+
+    database = open_database(store)
+    made(database, 1)
+    versions = ServedVersions(database, load)
+    with pytest.raises(ModelError):
+        versions.open()
+    database.close()
+
+
 async def test_version_0_is_written_down_once(store, make_service):
     for _ in range(2):
         async with make_service(store) as client:
@@ -84,6 +154,23 @@ async def test_version_0_is_written_down_once(store, make_service):
             assert (row["number"], row["sha256"]) == (0, "5e1f")
             with client.service.database.writing() as connection:
                 register(connection, ModelVersion(0, sha256="another"))
+
+
+async def test_a_version_that_answers_no_more_leaves_memory_without_the_collector(tmp_path):
+    config = Config.model_validate({"astune": {"online": {"folder": str(tmp_path)}, "rollout": {"max_concurrent": 2}}})
+    sampler = local_model(config).load(ModelVersion(0))
+    await sampler.generate([5, 6, 7], Sampling(2))
+    gc.collect()
+    gc.disable()
+    try:
+        left = [weakref.ref(each) for each in (sampler, sampler.model, *sampler.model.modules())]
+        del sampler
+        for thread in threading.enumerate():
+            if thread.name == LEAVING:
+                thread.join()
+        assert [ref() for ref in left if ref() is not None] == []
+    finally:
+        gc.enable()
 
 
 async def test_the_sampler_of_a_version_has_the_weights_of_its_checkpoint(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from astune.config.online import OnlineEngineConfig
 from astune.errors import ConfigError, ModelError, PolicyError
 from astune.online.service.vllm import VllmEngine
+from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import seal
-from astune.store.versions import ModelVersion
 from astune.testing import ScriptedPolicy, ScriptedVllm
 from astune.types import Sampling
 
@@ -68,11 +68,24 @@ async def test_new_versions_are_adapters_that_it_loads(chat_format, tmp_path):
     version = ModelVersion(1, folder="v1", sha256=seal(adapter))
     for _ in range(2):  # the service was started again, the vLLM was not
         policy = loading.load(version)
-    assert vllm.adapters == {"astune-v1": str(adapter)}
+    (name,) = vllm.adapters
+    assert name.startswith("astune-v1-") and vllm.adapters[name] == str(adapter)
     assert (await policy.generate([5], Sampling(4))).policy_version == 1
-    assert vllm.requests[-1]["model"] == "astune-v1"
+    assert vllm.requests[-1]["model"] == name
     with pytest.raises(ModelError, match="version 2 has all weights, and a vLLM takes adapters alone"):
         loading.load(ModelVersion(2, folder="v2", sha256=seal(whole)))
+
+
+async def test_a_version_of_another_store_is_not_what_the_engine_had_under_its_number(chat_format, tmp_path):
+    vllm, stores = ScriptedVllm(lambda prompt: "Hello", chat_format), [tmp_path / name for name in ("old", "new")]
+    for store in stores:
+        adapter = store / "v1"
+        adapter.mkdir(parents=True)
+        (adapter / "adapter_config.json").write_text("{}")
+        (adapter / "weights").write_text(store.name)
+        policy = engine(vllm, store).load(ModelVersion(1, folder="v1", sha256=seal(adapter)))
+    await policy.generate([5], Sampling(4))
+    assert vllm.adapters[vllm.requests[-1]["model"]] == str(stores[1] / "v1")
 
 
 def test_an_engine_that_cannot_serve_is_an_error_at_the_start(chat_format, tmp_path, monkeypatch):

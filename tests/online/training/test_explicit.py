@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from astune.online.store import audit, commits
+from astune.online.store.commits import CommitRow, Wanted
 from astune.online.training.log import line_of
 from astune.online.training.trainer import Trainer
-from astune.store import audit, commits, tables
-from astune.store.commits import CommitRow, Wanted
+from astune.store import tables
 from astune.store.database import Database, open_database
 from tests.online.training.world import World, config_of
 
@@ -171,7 +172,7 @@ def test_repeats_of_a_task_that_are_there_are_trained_at_once(database: Database
     row = world.commit()
     assert row.state == "made" and row.figures is not None
     assert row.figures["episodes/trained"] == 2.0 and row.figures["groups/incomplete"] == 1.0
-    assert "1 group of fewer answers than were to come" in line_of(row)
+    assert "1 group has fewer answers than astune.rollout.num_repeat (8)" in line_of(row)
 
 
 def test_what_waits_has_a_line_in_the_audit(database: Database, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from astune.monitor.run_dir import COMPLETE
+from astune.online.store import commits, versions
 from astune.online.training.checkpoint import check
 from astune.online.training.commit import LEASE_SECONDS, PHASES
 from astune.online.training.trainer import MOST_BEGINNINGS
-from astune.store import commits, tables, versions
+from astune.store import tables
 from astune.store.database import Database, open_database
 from astune.support.resources import tiny_model_dir
 from tests.online.training.world import World, config_of
@@ -23,6 +24,8 @@ from tests.store.databases import url as url
 from tests.training.killed import Killed
 
 KILLS = 12
+LEARNED = (tables.samples, tables.episodes)
+"""Where a commit writes what was learned from."""
 
 
 def kill_at(world: World, wanted: str) -> None:
@@ -48,6 +51,18 @@ def folders(world: World) -> list[str]:
     return sorted(path.name for path in (world.folder / "versions").glob("*"))
 
 
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[int]]:
+    """What the same commit leaves when nobody disturbs it: its folders, and how many rows of each of `LEARNED`."""
+    folder = tmp_path_factory.mktemp("unharmed")
+    database = open_database(f"sqlite:///{folder}/unharmed.db")
+    world = rated(database, folder)
+    world.commit()
+    found = folders(world), [len(world.rows(table)) for table in LEARNED]
+    database.close()
+    return found
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.fault(
     "Online training",
@@ -55,7 +70,7 @@ def folders(world: World) -> list[str]:
     "the version is there whole, or nothing is changed and the next trainer makes the same one",
 )
 def test_killed_in_a_phase_a_trainer_leaves_a_version_or_nothing(
-    database: Database, tmp_path: Path, phase: str
+    database: Database, tmp_path: Path, unharmed: tuple[list[str], list[int]], phase: str
 ) -> None:
     world = rated(database, tmp_path / "killed")
     world.ask()
@@ -64,17 +79,12 @@ def test_killed_in_a_phase_a_trainer_leaves_a_version_or_nothing(
         there = versions.every(connection)
     assert len(there) == (phase == "written")
     if phase != "written":
-        assert not world.rows(tables.samples) and not world.rows(tables.episodes)
+        assert not any(world.rows(table) for table in LEARNED)
         assert {row["state"] for row in world.rows(tables.feedback)} == {"counts"}
         done = world.tick(world.trainer())
         assert done is not None and done.state == "made"
-    unharmed_database = open_database(f"sqlite:///{tmp_path}/unharmed.db")
-    unharmed = rated(unharmed_database, tmp_path / "unharmed")
-    unharmed.commit()
-    assert folders(world) == folders(unharmed), "one folder, named after the same digest: nobody's are left"
-    for table in (tables.samples, tables.episodes):
-        assert len(world.rows(table)) == len(unharmed.rows(table))
-    unharmed_database.close()
+    assert folders(world) == unharmed[0], "one folder, named after the same digest: nobody's are left"
+    assert [len(world.rows(table)) for table in LEARNED] == unharmed[1]
 
 
 def train_in_a_child(url: str, world: World, seconds: float) -> None:

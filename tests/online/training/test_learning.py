@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("torch")
 
 from astune.backbone.local import load_engine
+from astune.online.store import versions
+from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.learning import SHARE
-from astune.store import tables, versions
+from astune.store import tables
 from astune.store.database import Database, open_database
-from astune.store.feedback.states import Said
 from astune.training.engine import Engine
 from astune.types import Sample, Sampling, Span, Timeline
 from tests.online.training.world import World, config_of
@@ -62,7 +63,7 @@ def test_a_critic_learns_from_rewards_beside_corrections(tmp_path: Path) -> None
     for version in (1, 2):
         world.rate(1.0, output=(40, 50), logprobs=(-3.0, -4.0))
         world.rate(0.0, output=(41, 50), logprobs=(-3.0, -4.0))
-        world.say(Said("correction", correction="It is 5."), about=[world.answer(f"wrong-{version}")])
+        world.say(FeedbackPart("correction", correction="It is 5."), about=[world.answer(f"wrong-{version}")])
         row = world.commit(trainer)
         assert row.state == "made" and row.version == version and row.figures is not None
         assert row.figures["critic/return_mean"] == pytest.approx(0.5, abs=0.1) and row.figures["turns/sft"] == 1.0
@@ -77,7 +78,7 @@ def test_corrections_alone_make_a_version_that_says_them_more_likely(tmp_path: P
     losses = []
     for number in range(3):
         wrong = world.answer(f"wrong-{number}")
-        world.say(Said("correction", correction="It is 5."), about=[wrong])
+        world.say(FeedbackPart("correction", correction="It is 5."), about=[wrong])
         row = world.commit(trainer)
         assert row.state == "made" and row.figures is not None
         losses.append(row.figures["loss"])

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.config.online import CommitConfig
+from astune.online.store.commits import Wanted
+from astune.online.store.feedback.judgements import Judgement, Preference
+from astune.online.store.recorded import Heading
 from astune.online.training.plan import Item, Plan, Situation, plan_of
-from astune.store.commits import Wanted
-from astune.store.feedback.judgements import Judgement, Preference
-from astune.store.recorded import Heading
 
 RULES = CommitConfig(min_episodes=1, group_wait_seconds=0.0)
 NOW = 1_000_000.0
@@ -135,6 +135,31 @@ def test_of_one_conversation_the_first_and_the_second_answer_are_no_repeats() ->
     headings = {each: replace(found, conversation_id=f"c{int(each[1:]) % 2}") for each, found in headings.items()}
     groups = plan_of(said, [], headings, SITUATION).groups
     assert [[each.msg_ids[0] for each in group] for group in groups] == [["m0", "m1"], ["m2", "m3"]]
+
+
+def test_repeats_are_told_by_runs_where_these_stand_in_each_others_conversations() -> None:
+    """a and b begin alike, and their second answers went to each other's conversation; c and d share their first; e was
+    judged half-way and at its end."""
+    said, headings = repeats(0)
+    rows = [
+        (("a1",), "ca", None),
+        (("a2",), "cb", "b1"),
+        (("b1",), "cb", None),
+        (("b2",), "ca", "a1"),
+        (("cd", "c"), "cc", None),
+        (("cd", "d"), "cc", None),
+        (("e1",), "ce", None),
+        (("e1", "e2"), "ce", None),
+    ]
+    for number, (msg_ids, conversation, follows) in enumerate(rows):
+        said.append(replace(judgement(msg_ids[0], "t", 0.0, "number", number), msg_ids=msg_ids))
+        first = replace(heading(msg_ids[0], conversation, "t", 10, 0.0), follows=follows)
+        headings |= {each: replace(first, msg_id=each) for each in msg_ids}
+    groups = plan_of(said, [], headings, SITUATION).groups
+    assert [["+".join(each.msg_ids) for each in group] for group in groups] == [
+        ["a1", "b1", "cd+c", "cd+d", "e1"],
+        ["a2", "b2", "e1+e2"],
+    ]
 
 
 def test_of_more_than_it_may_have_a_commit_takes_the_newest() -> None:

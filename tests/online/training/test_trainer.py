@@ -1,9 +1,11 @@
 """When a commit is due, who makes it, and how far it goes."""
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,24 @@ import pytest
 import sqlalchemy as sa
 
 from astune.algorithm.step_advantage import Rewards
-from astune.config.schema import AlgorithmConfig
-from astune.online.training.baseline import online_estimator
+from astune.cli.online.train import _status_lines
+from astune.config.schema import AlgorithmConfig, AstuneConfig
+from astune.online.store import audit, leases, versions
+from astune.online.store.commits import CommitRow, Wanted
+from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.commit import LEASE, LEASE_SECONDS
 from astune.online.training.learning import MOST_HALVINGS
 from astune.online.training.log import line_of
-from astune.online.training.trainer import MOST_BEGINNINGS, Trainer
-from astune.store import audit, leases, tables, versions
-from astune.store.commits import CommitRow, Wanted
+from astune.online.training.status import status_of
+from astune.online.training.trainer import FAILED_SECONDS, MOST_BEGINNINGS, Trainer
+from astune.online.training.weights import make_online_estimator
+from astune.store import tables
 from astune.store.database import Database, open_database
-from astune.store.feedback.states import Said
+from astune.testing import CountingLearner, ScriptedPolicy
 from astune.testing.engine import STATE_FILE, scripted_engine
+from astune.training.engine import Engine
 from astune.types import Task
-from tests.online.training.world import World, config_of
+from tests.online.training.world import COUNTING, World, config_of
 from tests.training.killed import Killed
 
 
@@ -56,7 +63,7 @@ def test_the_clock_makes_a_commit_due_once_enough_is_rated(database: Database, t
     world.rate(1.0)
     world.now += 100
     assert world.tick(trainer) is None, "one is too few: no commit is asked for"
-    world.rate(0.5)
+    world.rate(0.25)
     row = world.tick(trainer)
     assert row is not None and row.version == 2
 
@@ -108,6 +115,63 @@ def test_what_taught_nothing_is_not_looked_at_again_until_something_else_is_rate
     row = world.tick(trainer)
     assert row is not None and row.figures is not None
     assert (row.state, row.figures["episodes/trained"]) == ("made", 3.0), "with another they are worth something"
+
+
+@pytest.mark.fault(
+    "Online training",
+    "everybody says the same of every answer: there is nothing to compare",
+    "one commit finds nothing to learn and says so; no further one is made until somebody says something else",
+)
+def test_more_of_what_taught_nothing_makes_no_commit_until_somebody_says_something_else(
+    database: Database, tmp_path: Path
+) -> None:
+    world = World(database, tmp_path, config_of(every_episodes=3, every_seconds=10.0))
+    trainer, rows = world.trainer(), list[CommitRow]()
+
+    def rate(reward: float) -> None:
+        world.rate(reward)
+        world.now += 4
+        while (row := world.tick(trainer)) is not None:
+            rows.append(row)
+
+    for _ in range(12):
+        rate(1.0)
+    assert [row.state for row in rows] == ["empty"]
+    status = "\n".join(_status_lines(status_of(database, world.now)))
+    assert "12 episodes wait for a commit; commit 1 made no version of what was there: nothing that" in status
+    rate(0.0)
+    assert [row.state for row in rows] == ["empty", "made"] and rows[-1].figures is not None
+    assert rows[-1].figures["episodes/trained"] == 13.0
+    world.say(FeedbackPart("correction", correction="no"), about=world.rate(1.0))
+    world.now += 10
+    assert world.tick(trainer) is not None, "a correction is_enough by itself"
+
+
+def test_a_commit_that_failed_is_made_again_after_a_while(database: Database, tmp_path: Path) -> None:
+    failing = [OSError(errno.ENOSPC, "No space left on device")]
+
+    class Full(CountingLearner):
+        def save(self, directory: Path) -> None:
+            super().save(directory)
+            if failing:
+                raise failing.pop()
+
+    def load(config: AstuneConfig) -> Engine:
+        engine = COUNTING(config)
+        assert isinstance(engine.policy, ScriptedPolicy)
+        return replace(engine, learner=Full(engine.policy))
+
+    world = World(database, tmp_path, config_of(every_episodes=2), load)
+    trainer = world.trainer()
+    pair(world)
+    row = world.tick(trainer)
+    assert row is not None and row.state == "failed" and "No space left on device" in str(row.error)
+    assert list((tmp_path / "versions").iterdir()) == [], "nothing is half written"
+    assert {each["state"] for each in world.rows(tables.feedback)} == {"counts"}
+    assert world.tick(trainer) is None
+    world.now += FAILED_SECONDS
+    row = world.tick(trainer)
+    assert row is not None and (row.state, row.version) == ("made", 1)
 
 
 def test_a_commit_may_be_about_older_answers_or_one_task_alone(database: Database, tmp_path: Path) -> None:
@@ -184,7 +248,7 @@ def test_a_lease_is_given_back_with_what_was_under_way(database: Database, tmp_p
     trainer.leave()
     assert [row["state"] for row in world.rows(tables.commits)] == ["asked"]
     with database.reading() as connection:
-        assert leases.held_by(connection, LEASE, world.now) is None
+        assert leases.find_holder(connection, LEASE, world.now) is None
 
 
 def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_path: Path) -> None:
@@ -201,7 +265,7 @@ def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_pat
         asyncio.run(world.trainer().run(told))
     assert seen == [1]
     with database.reading() as connection:
-        assert leases.held_by(connection, LEASE, world.now) is None
+        assert leases.find_holder(connection, LEASE, world.now) is None
 
 
 def test_a_commit_that_kills_every_trainer_is_given_up(database: Database, tmp_path: Path) -> None:
@@ -349,13 +413,13 @@ def test_a_correction_that_the_template_cannot_write_is_counted(database: Databa
     world = World(database, tmp_path)
     pair(world)
     wrong = world.answer("wrong", question="x " * 4000)
-    world.say(Said("correction", correction="It is 5."), about=[wrong])
+    world.say(FeedbackPart("correction", correction="It is 5."), about=[wrong])
     row = world.commit()
     assert row.state == "made" and row.figures is not None and row.figures["left_out/cannot_be_written"] == 1.0
 
 
 def test_attempts_without_siblings_are_compared_with_earlier_ones_of_their_kind(tmp_path: Path) -> None:
-    estimator = online_estimator(AlgorithmConfig(baseline_by="agent"))
+    estimator = make_online_estimator(AlgorithmConfig(baseline_by="agent"))
 
     def rewards(kind: str, *values: float) -> Rewards:
         return Rewards(Task("t", "", metadata={"agent": kind}), values)
@@ -364,6 +428,6 @@ def test_attempts_without_siblings_are_compared_with_earlier_ones_of_their_kind(
     assert estimator("outcome", groups) == [[1.0], [-1.0], [-1.0, 1.0], [0.0]]
     estimator.observe({"outcome": groups})
     estimator.save(tmp_path)
-    again = online_estimator(AlgorithmConfig(baseline_by="agent"))
+    again = make_online_estimator(AlgorithmConfig(baseline_by="agent"))
     again.load(tmp_path)
     assert again("outcome", [rewards("a", 1.0), rewards("b", 7.0)]) == [[0.5], [1.0]]

@@ -11,12 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.config.schema import AstuneConfig, Config
+from astune.online.store import commits
+from astune.online.store.commits import CommitRow, Wanted
+from astune.online.store.feedback.states import FeedbackOutcome, FeedbackPart, NewFeedback, add
+from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.online.training.trainer import Trainer
-from astune.store import commits
-from astune.store.commits import CommitRow, Wanted
 from astune.store.database import Database
-from astune.store.feedback.states import NewFeedback, Outcome, Said, add
-from astune.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.testing.engine import scripted_engine
 from astune.training.engine import LoadEngine
 from astune.types import Turn
@@ -63,6 +63,7 @@ class World:
         temperature: float = 1.0,
         excluded: str | None = None,
         question: str = "what?",
+        user: str | None = None,
         task_id: str | None = None,
         run_id: str | None = None,
     ) -> str:
@@ -85,7 +86,7 @@ class World:
             msg_id=msg_id,
             conversation_id=conversation or f"c-{msg_id}",
             client="",
-            user=None,
+            user=user,
             task_id=task_id,
             run_id=run_id,
             exchange=exchange or msg_id,
@@ -101,10 +102,12 @@ class World:
             record(connection, request)
         return msg_id
 
-    def say(self, *said: Said | float, about: Sequence[str] = (), author: str = "ana", **more: Any) -> Outcome:
+    def say(
+        self, *said: FeedbackPart | float, about: Sequence[str] = (), author: str = "ana", **more: Any
+    ) -> FeedbackOutcome:
         """Feedback; a number is a reward."""
         self.now += 1
-        told = tuple(one if isinstance(one, Said) else Said("number", value=one) for one in said)
+        told = tuple(one if isinstance(one, FeedbackPart) else FeedbackPart("number", value=one) for one in said)
         new = NewFeedback(self.now, author, "", told, tuple(about), **more)
         with self.database.writing() as connection:
             return add(connection, new, self.config.astune.online.feedback)

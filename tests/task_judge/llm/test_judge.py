@@ -10,6 +10,7 @@ from astune.task_judge.judge_base import GroupJudge
 from astune.task_judge.llm.judge import LlmAsJudge
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason, Task
+from tests.rows import each_row
 from tests.task_judge.llm.judging import attempt, attempts, config, fences, reply, task, turn
 
 CRITERIA = {"help": {"text": "It helps.", "min": 0, "max": 4, "weight": 3}, "polite": {"text": "Polite.", "max": 1}}
@@ -88,7 +89,7 @@ async def test_an_answer_that_is_no_text_and_a_reply_that_cannot_be_used_hurt_no
     assert "is a dict" in str(verdicts[2])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "complaint"),
     [
         ([], "'correct' is missing"),

@@ -12,6 +12,7 @@ from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.llm.listwise import RankingReply, check_ranking
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
+from tests.rows import each_row
 from tests.task_judge.llm.judging import attempt, attempts, config, fences, quality, reply, task
 
 
@@ -75,7 +76,7 @@ async def test_votes_are_averaged():
     assert {verdict.metrics["vote_spread"] for verdict in verdicts} == {1.0}
 
 
-@pytest.mark.parametrize("ranking", [["A"], ["A", "B", "B"], ["A", "B", "C"], [["A", "B"], "A"], [], "AB"])
+@each_row("ranking", [["A"], ["A", "B", "B"], ["A", "B", "C"], [["A", "B"], "A"], [], "AB"])
 async def test_a_ranking_must_hold_every_label_once(ranking):
     bad = json.dumps({"reason": "", "ranking": ranking})
     with pytest.raises(JudgeError, match="reply cannot be used"):

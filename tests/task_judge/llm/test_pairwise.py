@@ -12,6 +12,7 @@ from astune.task_judge.llm.judge import LlmAsJudge
 from astune.task_judge.llm.pairwise import opponents
 from astune.testing import ScriptedChatServer
 from astune.types import StopReason
+from tests.rows import each_row
 from tests.task_judge.llm.judging import attempt, attempts, config, fences, quality, reply, task
 
 
@@ -75,10 +76,8 @@ async def test_votes_are_averaged():
     assert first.metrics["vote_spread"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("answer", "reward"), [("quality 3", 1.0), ("quality 2 too", 0.5), ("quality 1", 0.0), ("", 0.0)]
-)
-@pytest.mark.parametrize("mode", ["pairwise", "listwise"])
+@each_row(("answer", "reward"), [("quality 3", 1.0), ("quality 2 too", 0.5), ("quality 1", 0.0), ("", 0.0)])
+@each_row("mode", ["pairwise", "listwise"])
 async def test_a_lone_attempt_is_compared_with_the_reference(mode, answer, reward):
     with ScriptedChatServer(reply) as server:
         judge = LlmAsJudge(config(server, mode=mode))
@@ -149,7 +148,7 @@ async def test_a_lone_attempt_before_a_judge_that_contradicts_itself_has_not_pas
     assert (verdict.reward, verdict.passed, verdict.undecided) == (0.5, True, False), "as good as the reference"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "passed"),
     [("AB BA", None), ("AB BA AB", True), ("AB BA AA", None), ("AB AA AA", True), ("BA AA AA", False)],
 )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from astune.errors import ConfigError
 from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
+from tests.rows import each_row
 
 FEE = Criterion(id="fee", theme="Facts", text="The answer names the fee: all of it", weight=0.75, sources=("q1", "q2"))
 TONE = Criterion(id="tone", text="Is polite", scale="scaled", anchors={0: "rude", 4: "no: warm"}, edited=True)
@@ -79,7 +80,7 @@ def test_a_report_of_other_criteria_is_told_not_refused(tmp_path: Path, caplog: 
 HEAD = "schema: astune.rubric/1\nname: x\ncriteria:\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         (HEAD + "- id: a\n  text: b\n  wieght: 1\n", ":6: criteria[a].wieght: no such key. Did you mean 'weight'?"),

@@ -74,4 +74,4 @@ def test_a_learned_rubric_says_from_which_reward_an_answer_is_good(tmp_path: Pat
     for given, expected in ((None, 0.7), (0.2, 0.2)):
         section = {"llm": {"models": models}, "rubrics": {"file": str(tmp_path / "r.yaml"), "pass_at": given}}
         judge = RubricsAsJudge(TaskJudgeConfig.model_validate(section))
-        assert [judge.passed(reward, 1) for reward in (expected - 0.01, expected)] == [False, True]
+        assert [judge.passes(reward, 1) for reward in (expected - 0.01, expected)] == [False, True]

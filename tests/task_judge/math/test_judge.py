@@ -10,6 +10,7 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode, FinishReason, StopReason, Turn, WorkflowOutput
+from tests.rows import each_row
 
 MakeEpisode = Callable[..., Episode]
 
@@ -129,7 +130,7 @@ NO_ANSWER = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "answer"), RIGHT)
+@each_row(("reference", "answer"), RIGHT)
 async def test_a_right_answer_is_worth_one(
     judge: MathAnswerAsJudge, make_episode: MakeEpisode, reference: str, answer: str
 ) -> None:
@@ -138,7 +139,7 @@ async def test_a_right_answer_is_worth_one(
     assert (verdict.reward, verdict.passed) == (1.0, True), verdict.reason
 
 
-@pytest.mark.parametrize(("reference", "answer"), WRONG)
+@each_row(("reference", "answer"), WRONG)
 async def test_a_wrong_answer_is_worth_nothing(
     judge: MathAnswerAsJudge, make_episode: MakeEpisode, reference: str, answer: str
 ) -> None:
@@ -147,7 +148,7 @@ async def test_a_wrong_answer_is_worth_nothing(
     assert (verdict.reward, verdict.passed) == (0.0, False), verdict.reason
 
 
-@pytest.mark.parametrize("text", NO_ANSWER)
+@each_row("text", NO_ANSWER)
 async def test_a_text_that_marks_no_answer_has_none_whatever_numbers_it_holds(
     judge: MathAnswerAsJudge, make_episode: MakeEpisode, text: str
 ) -> None:
@@ -165,7 +166,7 @@ async def test_a_word_in_the_text_is_not_taken_for_an_answer_of_a_text_reference
     assert (await judge.judge(episode.task, episode)).metrics["answer_found"] == 0.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("answer_format", "text", "found"),
     [
         ("boxed", r"<answer>1</answer> \boxed{72}", "72"),
@@ -197,7 +198,7 @@ class Msg:
         return self.text
 
 
-@pytest.mark.parametrize("answer", [72, 72.0, 71.99999999999999, Fraction(144, 2), Decimal("72.0"), Msg("72")])
+@each_row("answer", [72, 72.0, 71.99999999999999, Fraction(144, 2), Decimal("72.0"), Msg("72")])
 async def test_numbers_and_messages_are_answers_too(
     judge: MathAnswerAsJudge, make_episode: MakeEpisode, answer: Any
 ) -> None:
@@ -316,7 +317,7 @@ async def test_only_the_message_that_holds_the_answer_has_to_end(make_episode: M
 @pytest.mark.fault(
     "Judges", "an answer is a whole number of more digits than Python writes", "it is compared like others"
 )
-@pytest.mark.parametrize(
+@each_row(
     ("reference", "answer", "reward"),
     [
         ("1" + "0" * 5000, 10**5000, 1.0),

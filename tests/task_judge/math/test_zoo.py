@@ -53,12 +53,6 @@ def rewards(make_episode: Callable[..., Episode]) -> dict[str, float | Exception
     return dict(zip((case["id"] for case in ZOO), asyncio.run(judge_all()), strict=True))
 
 
-def marked(case: dict[str, Any]) -> Any:
-    known = NOT_SEEN_AS_EQUAL.get(case["id"])
-    marks = [pytest.mark.xfail(reason=known, strict=True)] if known else []
-    return pytest.param(case, id=case["id"], marks=marks)
-
-
 @pytest.mark.fault("Judges", "an answer only looks right: 72 tenths, 1=1 for x=5, a box in the thinking", "reward 0")
 @pytest.mark.fault("Judges", "an answer is taken back or one of two: 5? No: 6; \\boxed{5} or \\boxed{6}", "reward 0")
 @pytest.mark.fault(
@@ -68,11 +62,12 @@ def marked(case: dict[str, Any]) -> Any:
 @pytest.mark.fault(
     "Judges", "an answer repeats the question: an integral, a binomial", "0; `must_be_evaluated: false` allows it"
 )
-@pytest.mark.parametrize("case", [marked(case) for case in ZOO])
 def test_an_answer_of_the_zoo_gets_the_reward_that_common_sense_gives_it(
-    rewards: dict[str, Any], case: dict[str, Any]
+    rewards: dict[str, Any],
 ) -> None:
-    assert rewards[case["id"]] == float(case["equal"]), f"{case['reference']!r} and {case['answer']!r}"
+    wrong = {case["id"]: case for case in ZOO if rewards[case["id"]] != float(case["equal"])}
+    told = [f"{name}: {case['reference']!r} and {case['answer']!r}" for name, case in wrong.items()]
+    assert wrong.keys() == NOT_SEEN_AS_EQUAL.keys(), "\n".join(told)
 
 
 def test_the_zoo_has_both_labels_of_every_kind() -> None:

@@ -11,6 +11,7 @@ from astune.task_judge import make_judge
 from astune.task_judge.tool_use.calls import CheckedCall, says_error, tool_calls
 from astune.task_judge.tool_use.expected import Expected, serve
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
+from tests.rows import each_row
 
 
 def tool(name, *required):
@@ -72,10 +73,11 @@ async def test_everything_right_earns_the_sum_of_the_weights():
         "correctness": 1.0,
         "format_bonus": 1.0,
         "steps_penalty": 0.0,
+        "recall": 1.0,
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("steps", "reward", "passed"),
     [
         (GOOD, 2.5, True),
@@ -96,7 +98,7 @@ async def test_parts_are_worth_their_shares(steps, reward, passed):
     assert verdict.passed is passed
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments", ['{"query": "Be', "[1]", "{}", '{"q": "Bern"}', "null"], ids=["cut", "list", "none", "other", "null"]
 )
 async def test_arguments_that_the_tool_cannot_take_make_a_call_invalid(arguments):
@@ -108,7 +110,7 @@ async def test_no_arguments_may_be_written_as_nothing():
     assert (await judged(task("time"), [("time", "", "noon")])).passed
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given_", "right"),
     [
         ({"flight": " LX 18 ", "seats": 3.0, "window": True, "extra": {"a": [1, None]}}, True),
@@ -139,8 +141,41 @@ async def test_order_matters_where_the_task_says_so(ordered):
     turned_round = await judged(one, *GOOD[::-1])
     assert turned_round.passed is not ordered
     assert turned_round.metrics["correct_tool"] == (0.5 if ordered else 1.0)
+    assert turned_round.metrics["recall"] == 1.0
     again = await judged(one, GOOD[1], *GOOD)
     assert again.passed and again.metrics["steps_penalty"] == 1.0
+
+
+@each_row(
+    ("metadata", "steps", "penalty"),
+    [
+        ({}, [], 0.0),
+        ({}, GOOD, 2.0),  # a task that says nothing takes one call, that of the answer
+        ({"expected_steps": 3}, GOOD, 0.0),
+        ({"expected_steps": 2}, GOOD, 1.0),
+        ({"expected_tools": ["search", BOOK], "expected_steps": 2}, GOOD, 1.0),
+        ({"expected_tools": []}, GOOD, 2.0),
+    ],
+)
+async def test_model_calls_beyond_what_a_task_takes_cost(metadata, steps, penalty):
+    one = Task("t1", "Fly me to Bern.", answer="42", metadata=metadata)
+    verdict = await judged(one, *steps, answer=r"\boxed{42}")
+    assert verdict.metrics["steps_penalty"] == penalty
+    free = await judged(one, *steps, answer=r"\boxed{42}", config={"tool_use": {"steps_penalty": 0.0}})
+    assert verdict.reward == pytest.approx(free.reward - 0.1 * penalty)
+    assert ("recall" in verdict.metrics) is bool(metadata.get("expected_tools"))
+
+
+async def test_recall_counts_the_expected_calls_that_were_made():
+    verdict = await judged(task("search", BOOK, "time"), GOOD[0], [("book", {"flight": "LX 19"}, "Error: full")])
+    assert verdict.metrics["recall"] == pytest.approx(2 / 3)
+    assert verdict.metrics["correct_args"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("steps", [0, True, "3", 2.5])
+async def test_expected_steps_that_are_no_number_of_calls_are_the_tasks_fault(steps):
+    with pytest.raises(JudgeError, match="expected_steps must be a whole number from 1 on"):
+        await judged(task("search", expected_steps=steps))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -159,10 +194,10 @@ async def test_where_no_tool_is_expected_none_is_right():
 
 async def test_a_task_with_an_answer_alone_is_judged_by_the_answer_and_invalid_calls():
     one = Task("t1", "6 * 7?", answer="42")
-    assert (await judged(one, *GOOD, answer="42")).reward == 3.0  # right, and not marked
+    assert (await judged(one, *GOOD, answer="42")).reward == 3.0 - 0.2  # right, not marked, and two calls to get there
     assert (await judged(one, answer="#### 42")).reward == 3.5
     wrong = await judged(one, [("fly", {}, "?"), ("time", {}, "noon")], answer="#### 41")
-    assert (wrong.reward, wrong.passed) == (0.5 - 2.0, False)
+    assert (wrong.reward, wrong.passed) == (0.5 - 2.0 - 0.1, False)
 
 
 async def test_the_answer_must_be_right_to_pass_and_in_the_configured_format_for_the_bonus():
@@ -195,7 +230,7 @@ def test_results_are_those_of_the_agents_own_calls():
     assert [call.failed for call in tool_calls(itertools.chain(*parts))] == [True, False]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "failed"),
     [
         ("Error: no such city: Atlantis", True),
@@ -236,7 +271,7 @@ def test_a_result_in_parts_is_read_as_one_text():
     assert [call.failed for call in tool_calls(episode(task(), [("time", {}, parts)]).turns)] == [True]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("metadata", "said"),
     [
         ({}, "neither expected_tools nor a reference answer"),

@@ -1,4 +1,4 @@
-"""Choose what answers in a debug run, as `astune.debug.model` says."""
+"""Choose the model that answers in a debug run, as `astune.debug.model` says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from astune.backbone.debug.sources.human import HumanSource
 from astune.backbone.debug.sources.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.calls import Source
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Source
 from astune.training.rollout_setup import NoPolicy
 from astune.types import Policy
 
@@ -25,7 +25,7 @@ UNKNOWN_CONTEXT_LENGTH = 32768
 
 @dataclass(frozen=True)
 class DebugModel:
-    """The model of a debug run, or what stands in for it, and the chat format in which it answers."""
+    """The model of a debug run, or its stand-in, and the chat format of the answers."""
 
     name: str
     """For people: "scripted (answers.yaml)", "human", "endpoint http://... (Qwen3-8B)", "tiny"."""
@@ -50,7 +50,7 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
     """
     spec = config.debug.model
     if spec is None:
-        return _local(config)
+        return _load_local(config)
     kind, _, rest = spec.partition(":")
     chat_format = load_chat_format(config.model, resolve_base_dir(config.model.path, weights=False))
     name = spec
@@ -68,7 +68,7 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
     return DebugModel(name, NoPolicy(length), chat_format, source)
 
 
-def _local(config: AstuneConfig) -> DebugModel:
+def _load_local(config: AstuneConfig) -> DebugModel:
     from astune.backbone.local.engine import load_policy
 
     loaded, sampler, chat_format = load_policy(config)

@@ -10,9 +10,9 @@ from astune.backbone.debug.terminal import Terminal
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.calls import Answer, Call
 from astune.context_tracker.chat_source import ChatSource
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Answer, Call
 from astune.errors import ConfigError, PolicyError, nearest
 from astune.support.terminal import Text
 from astune.types import Sampling
@@ -39,49 +39,44 @@ class EndpointsSource:
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         """Raises PolicyError with the reason of each if all fail."""
+        # with the run's sampling written out, as an API gets only what the agent asks for
+        asked = replace(
+            call.request, max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p
+        )
+        call = replace(call, request=asked)
         failures: list[str] = []
         count = len(self._sources)
         for place in [(self._latest + step) % count for step in range(count)]:
             try:
-                answer = await self._sources[place].answer(_limited(call, sampling), sampling)
+                answer = await self._sources[place].answer(call, sampling)
             except PolicyError as error:
                 failures.append(str(error))
                 continue
             if failures:
-                _say(self._terminal, f"{'; '.join(failures)}\nAnswered instead: {described(self._clients[place])}")
+                _say(self._terminal, f"{'; '.join(failures)}\nAnswered instead: {describe(self._clients[place])}")
             self._latest = place
             return answer
         raise PolicyError(failures[0] if count == 1 else "\n".join(["no endpoint answered:", *failures]))
 
 
-def _limited(call: Call, sampling: Sampling) -> Call:
-    """The call with the run's sampling written out, for an API that gets only what the agent asks for."""
-    asked = replace(
-        call.request, max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p
-    )
-    return replace(call, request=asked)
-
-
 def endpoint_source(config: AstuneConfig, chat_format: ChatFormat, terminal: Terminal) -> tuple[str, EndpointsSource]:
-    """The APIs of `astune.debug.model`, an address or all of `astune.debug.endpoints`, and what to call them.
+    """Make the source of `astune.debug.model`, an address or all of `astune.debug.endpoints`, and its name.
 
     Each is asked for its list of models. Raises ConfigError if there are none, none can be reached, or the address
     does not say which of several models is meant.
     """
     spec = config.debug.model
     assert spec is not None, "the caller has looked"
-    clients = _listed(config.debug.endpoints, terminal) if spec == "endpoints" else [_at_address(spec)]
-    name = (
-        f"endpoint {described(clients[0])}" if len(clients) == 1 else f"endpoints {', '.join(map(described, clients))}"
-    )
+    clients = _list_clients(config.debug.endpoints, terminal) if spec == "endpoints" else [_find_at_address(spec)]
+    name = f"endpoint {describe(clients[0])}" if len(clients) == 1 else f"endpoints {', '.join(map(describe, clients))}"
     return name, EndpointsSource(clients, chat_format, terminal, allow_inexact=config.rollout.allow_inexact)
 
 
-def described(client: ChatClient) -> str:
+def describe(client: ChatClient) -> str:
     return f"{client.config.base_url} ({client.config.model})"
 
 
-def _listed(endpoints: Sequence[AuxiliaryModelConfig], terminal: Terminal) -> list[ChatClient]:
+def _list_clients(endpoints: Sequence[AuxiliaryModelConfig], terminal: Terminal) -> list[ChatClient]:
     if not endpoints:
         raise ConfigError(f"{KEY}: there are none, and {ADDRESS_KEY} is 'endpoints': [{{base_url: ..., model: ...}}]")
     clients = [ChatClient(str(at), endpoint, key=f"{KEY}.{at}") for at, endpoint in enumerate(endpoints)]
@@ -94,7 +89,7 @@ def _listed(endpoints: Sequence[AuxiliaryModelConfig], terminal: Terminal) -> li
             continue
         wanted = client.config.model
         if known and wanted not in known:
-            _say(terminal, f"{described(client)} does not list {wanted!r}.{nearest(wanted, known)}")
+            _say(terminal, f"{describe(client)} does not list {wanted!r}.{nearest(wanted, known)}")
     if len(failures) == len(clients):
         raise ConfigError("\n".join(failures))
     for failure in failures:
@@ -102,31 +97,31 @@ def _listed(endpoints: Sequence[AuxiliaryModelConfig], terminal: Terminal) -> li
     return clients
 
 
-def _at_address(spec: str) -> ChatClient:
+def _find_at_address(spec: str) -> ChatClient:
     """The API at `http://host/v1#name`; without a name its only model."""
     base_url, _, name = spec.partition("#")
-    client = _client(base_url, name or "?")
+    client = _make_client(base_url, name or "?")
     try:
         known = asyncio.run(client.models(SECONDS))
     except PolicyError as error:
         raise ConfigError(str(error)) from error
     if name and known and name not in known:
         raise ConfigError(
-            f"{ADDRESS_KEY}: {base_url} has no model {name!r}.{nearest(name, known)} It has: {_some(known)}"
+            f"{ADDRESS_KEY}: {base_url} has no model {name!r}.{nearest(name, known)} It has: {_list_some(known)}"
         )
     if not name and (known is None or len(known) != 1):
-        has = f"has {_some(known)}" if known else "does not list its models"
+        has = f"has {_list_some(known)}" if known else "does not list its models"
         raise ConfigError(
             f"{ADDRESS_KEY}: {base_url} {has}: say which, as in {base_url}#{known[0] if known else 'NAME'}"
         )
-    return client if name or not known else _client(base_url, known[0])
+    return client if name or not known else _make_client(base_url, known[0])
 
 
-def _client(base_url: str, model: str) -> ChatClient:
+def _make_client(base_url: str, model: str) -> ChatClient:
     return ChatClient("endpoint", AuxiliaryModelConfig(base_url=base_url, model=model), key=ADDRESS_KEY)
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = len(names) - 20
     return ", ".join(names[:20]) + (f" and {more} more" if more > 0 else "")
 

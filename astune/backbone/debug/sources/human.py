@@ -10,10 +10,10 @@ from typing import Any
 
 from astune.backbone.debug.sources.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
 from astune.backbone.debug.terminal import Terminal
+from astune.context_tracker.calls import Answer, Call, read_answer
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import content_text
 from astune.context_tracker.scripted_policy import cut_short
-from astune.context_tracker.sources import Answer, Call, read_answer
 from astune.errors import PolicyError, nearest
 from astune.support.terminal import Text
 from astune.types import Generation, Sampling
@@ -69,7 +69,7 @@ class HumanSource:
         while generation is None:
             line = self._ask("more> " if draft.calls or draft.reasoning else "answer> ", call)
             try:
-                generation = self._taken(draft, line)
+                generation = self._take(draft, line)
             except NotAnAnswer as reason:
                 self._say(f"Not sent: {reason}", style="red")
         output_ids, finish_reason = cut_short(generation.output_ids, sampling, self._format.decode)
@@ -79,7 +79,7 @@ class HumanSource:
         sent = replace(generation, output_ids=output_ids, logprobs=logprobs, finish_reason=finish_reason)
         return read_answer(self._format, call, sent)
 
-    def _taken(self, draft: _Draft, line: str) -> Generation | None:
+    def _take(self, draft: _Draft, line: str) -> Generation | None:
         """The answer if `line` completes it."""
         command, _, rest = line.strip().partition(" ")
         if command == "/call":
@@ -89,26 +89,26 @@ class HumanSource:
         elif command == "/raw":
             return self._raw(draft)
         elif command == "/undo":
-            self._undo(draft)
+            kept = draft.calls or draft.reasoning
+            if not kept:
+                raise NotAnAnswer("there is nothing to take back")
+            kept.pop()
         elif command in ("/help", "/tools", "/messages"):
             self._show(command, draft.call)
         elif command.startswith("/"):
             raise NotAnAnswer(f"there is no {command}.{nearest(command, _COMMANDS)} /help lists what there is")
         elif command or draft.calls:
-            return self._sent(draft, line)
+            if draft.call.request.prompt is not None or (draft.call.prompt.answer_start and not draft.calls):
+                return raw_answer(self._format, draft.call, line)
+            return message_answer(self._format, draft.call, draft.message(line if line.strip() else None))
         else:
             self._say("Type the answer in one line, or /help.")
         return None
 
-    def _sent(self, draft: _Draft, line: str) -> Generation:
-        if draft.call.request.prompt is not None or (draft.call.prompt.answer_start and not draft.calls):
-            return raw_answer(self._format, draft.call, line)
-        return message_answer(self._format, draft.call, draft.message(line if line.strip() else None))
-
     def _raw(self, draft: _Draft) -> Generation | None:
         """Lines up to one that is a dot. Those that cannot be sent are kept, to be corrected."""
         self._say(f"The raw text of the answer, {RAW_HELP}.")
-        self._say(self._numbered(draft.raw))
+        self._say(self._number_lines(draft.raw))
         while (line := self._ask("raw> ", draft.call)) != ".cancel":
             place = _REPLACE.fullmatch(line)
             if line == ".":
@@ -116,27 +116,21 @@ class HumanSource:
                     return raw_answer(self._format, draft.call, "\n".join(draft.raw))
                 except NotAnAnswer as reason:
                     self._say(f"Not sent: {reason}", style="red")
-                    self._say(self._numbered(draft.raw))
+                    self._say(self._number_lines(draft.raw))
             elif place is not None and 0 < int(place[1]) <= len(draft.raw):
                 draft.raw[int(place[1]) - 1] = place[2] or ""
             else:
                 draft.raw.append(line)
         return None
 
-    def _undo(self, draft: _Draft) -> None:
-        kept = draft.calls or draft.reasoning
-        if not kept:
-            raise NotAnAnswer("there is nothing to take back")
-        kept.pop()
-
     def _show(self, command: str, call: Call) -> None:
         if command == "/help":
             for usage, meaning in HELP.items():
                 self._say(f"  {usage:<24} {meaning}")
         elif command == "/tools":
-            self._say("\n".join(_tool_lines(call)) or "  The agent offers no tools in this call.")
+            self._say("\n".join(_list_tools(call)) or "  The agent offers no tools in this call.")
         else:
-            self._say("\n".join(_message_lines(call)))
+            self._say("\n".join(_list_messages(call)))
 
     def _ask(self, prompt: str, call: Call) -> str:
         line = self._terminal.ask(prompt)
@@ -144,7 +138,7 @@ class HumanSource:
             raise PolicyError(f"model call {call.number + 1} of agent {call.agent!r} has no answer: the input ended")
         return line
 
-    def _numbered(self, lines: list[str]) -> str:
+    def _number_lines(self, lines: list[str]) -> str:
         return "\n".join(f"{number:>3} {line}" for number, line in enumerate(lines, 1))
 
     def _say(self, text: str, style: str = "dim") -> None:
@@ -152,7 +146,7 @@ class HumanSource:
             self._terminal.console.print(Text(text, style), soft_wrap=True)
 
 
-def _tool_lines(call: Call) -> Iterable[str]:
+def _list_tools(call: Call) -> Iterable[str]:
     for tool in call.request.tools:
         function = tool["function"]
         parameters = function.get("parameters") or {}
@@ -162,7 +156,7 @@ def _tool_lines(call: Call) -> Iterable[str]:
             yield f"    {name}{'' if name in required else ' (optional)'}: {json.dumps(schema, ensure_ascii=False)}"
 
 
-def _message_lines(call: Call) -> Iterable[str]:
+def _list_messages(call: Call) -> Iterable[str]:
     if call.request.prompt is not None:
         yield "  a raw prompt"
     for message in call.request.messages:

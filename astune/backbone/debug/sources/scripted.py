@@ -22,20 +22,21 @@ from typing import Any, Protocol
 import yaml
 
 from astune.config.yaml12 import Loader
+from astune.context_tracker.calls import Answer, Call, read_answer
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.scripted_policy import scripted_generation
-from astune.context_tracker.sources import Answer, Call, read_answer
-from astune.context_tracker.write_answer import answer_ids, opened_reasoning, reasoning_text
+from astune.context_tracker.scripted_policy import make_generation
+from astune.context_tracker.write_answer import answer_ids, find_opened_reasoning, reasoning_text
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError, nearest
 from astune.plugins import load_plugin
+from astune.support.file_kinds import other_kind
 from astune.types import Sampling
 
 KEY = "astune.debug.model"
 Given = str | Mapping[str, Any]
 """An answer as it is written: a text or an assistant message."""
 Listed = tuple[str, Given]
-"""Where an answer stands, for messages, and the answer."""
+"""The place of an answer, for messages, and the answer."""
 FILES = (".yaml", ".yml", ".json", ".jsonl", ".txt")
 _FIELDS = ("role", "content", "reasoning_content", "tool_calls")
 
@@ -64,14 +65,14 @@ class ScriptedSource:
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         where, given = await self._script.next(call, self._format.decode(call.prompt.ids))
         try:
-            ids = self._text(call, given) if isinstance(given, str) else answer_ids(self._format, call, given)
+            ids = self._encode(call, given) if isinstance(given, str) else answer_ids(self._format, call, given)
         except WorkflowError as error:
             raise PolicyError(f"{where}: {error}") from error
-        return read_answer(self._format, call, scripted_generation(ids, sampling, self._format))
+        return read_answer(self._format, call, make_generation(ids, sampling, self._format))
 
-    def _text(self, call: Call, text: str) -> list[int]:
+    def _encode(self, call: Call, text: str) -> list[int]:
         """A text that does not go on with the reasoning that the prompt has opened comes after an empty block."""
-        marks: ReasoningMarks | None = opened_reasoning(self._format, call)
+        marks: ReasoningMarks | None = find_opened_reasoning(self._format, call)
         if marks is not None and call.request.prompt is None and marks.closing not in text:
             text = reasoning_text(self._format, call, "") + text
         return [*self._format.encode(text), self._format.stop_token_ids[0]]
@@ -101,7 +102,7 @@ class _ListScript:
         self.task_id, self.used = task_id, 0
 
     async def next(self, call: Call, prompt: str) -> Listed:
-        answers, of_task = self._of_task(), "" if isinstance(self.answers, list) else f" for task {self.task_id!r}"
+        answers, of_task = self._find_answers(), "" if isinstance(self.answers, list) else f" for task {self.task_id!r}"
         if self.used >= len(answers):
             count = f"{len(answers)} answer{'s' * (len(answers) != 1)}"
             raise PolicyError(
@@ -111,7 +112,7 @@ class _ListScript:
         self.used += 1
         return answers[self.used - 1]
 
-    def _of_task(self) -> Sequence[Listed]:
+    def _find_answers(self) -> Sequence[Listed]:
         if isinstance(self.answers, list):
             return self.answers
         if self.task_id not in self.answers:
@@ -153,7 +154,7 @@ class _FunctionScript:
         except Exception as error:
             raise PolicyError(f"{where}: {type(error).__name__}: {error}") from error
         try:
-            return where, checked(given, where)
+            return where, normalize_answer(given, where)
         except ConfigError as error:
             raise PolicyError(str(error)) from error
 
@@ -162,22 +163,24 @@ def _read_file(path: Path) -> list[Listed] | dict[str, list[Listed]]:
     if not path.is_file():
         others = [other.name for other in path.parent.glob("*") if other.suffix in (*FILES, ".py")]
         raise ConfigError(f"{KEY}: there is no file {path}.{nearest(path.name, others)}")
+    if wrong := other_kind(path, "answers for the model to give"):
+        raise ConfigError(wrong)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected text in UTF-8: {error}") from error
     if path.suffix == ".txt":
-        return _texts(path, text)
+        return _split_texts(path, text)
     if path.suffix == ".jsonl":
         lines = [(f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        return [(where, checked(_json(line, where), where)) for where, line in lines]
-    value = _json(text, str(path)) if path.suffix == ".json" else _yaml(text, path)
+        return [(where, normalize_answer(_parse_json(line, where), where)) for where, line in lines]
+    value = _parse_json(text, str(path)) if path.suffix == ".json" else _parse_yaml(text, path)
     if isinstance(value, dict):
-        return {str(task): _answers(value[task], f"{path}: task {str(task)!r}, ") for task in value}
-    return _answers(value, f"{path}: ")
+        return {str(task): _read_answers(value[task], f"{path}: task {str(task)!r}, ") for task in value}
+    return _read_answers(value, f"{path}: ")
 
 
-def _texts(path: Path, text: str) -> list[Listed]:
+def _split_texts(path: Path, text: str) -> list[Listed]:
     answers: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.rstrip() == "---":
@@ -189,33 +192,33 @@ def _texts(path: Path, text: str) -> list[Listed]:
     return [(f"{path}: answer {number}", "\n".join(lines)) for number, lines in enumerate(answers, 1)]
 
 
-def _answers(value: Any, before: str) -> list[Listed]:
+def _read_answers(value: Any, before: str) -> list[Listed]:
     if not isinstance(value, list):
-        raise ConfigError(f"{before.rstrip(' :,')}: expected a list of answers, got {_kind(value)}")
-    return [(f"{before}answer {n}", checked(given, f"{before}answer {n}")) for n, given in enumerate(value, 1)]
+        raise ConfigError(f"{before.rstrip(' :,')}: expected a list of answers, got {_name_kind(value)}")
+    return [(f"{before}answer {n}", normalize_answer(given, f"{before}answer {n}")) for n, given in enumerate(value, 1)]
 
 
-def _json(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not valid JSON: {error}") from error
 
 
-def _yaml(text: str, path: Path) -> Any:
+def _parse_yaml(text: str, path: Path) -> Any:
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
 
 
-def checked(given: Any, where: str) -> Given:
+def normalize_answer(given: Any, where: str) -> Given:
     """An answer in OpenAI's shape: arguments as JSON text, `function` around name and arguments."""
     if isinstance(given, str):
         return given
     if not isinstance(given, Mapping):
         quotes = "; put a number into quotes" if isinstance(given, int | float) else ""
-        raise ConfigError(f"{where}: expected a text or an assistant message, got {_kind(given)}{quotes}")
+        raise ConfigError(f"{where}: expected a text or an assistant message, got {_name_kind(given)}{quotes}")
     for name in given:
         if name not in _FIELDS:
             raise ConfigError(
@@ -225,28 +228,28 @@ def checked(given: Any, where: str) -> Given:
         raise ConfigError(f"{where}: expected role 'assistant', got {given['role']!r}")
     for name in ("content", "reasoning_content"):
         if not isinstance(given.get(name), str | None):
-            raise ConfigError(f"{where}: {name}: expected a text, got {_kind(given[name])}")
+            raise ConfigError(f"{where}: {name}: expected a text, got {_name_kind(given[name])}")
     message = {"role": "assistant", "content": None, **given}
     calls = given.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise ConfigError(f"{where}: tool_calls: expected a list, got {_kind(calls)}")
+        raise ConfigError(f"{where}: tool_calls: expected a list, got {_name_kind(calls)}")
     if calls:
-        message["tool_calls"] = [_call(one, f"{where}: tool_calls[{at}]") for at, one in enumerate(calls)]
+        message["tool_calls"] = [_read_call(one, f"{where}: tool_calls[{at}]") for at, one in enumerate(calls)]
     return message
 
 
-def _call(given: Any, where: str) -> dict[str, Any]:
+def _read_call(given: Any, where: str) -> dict[str, Any]:
     function = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ConfigError(f"{where}: expected {{function: {{name: ..., arguments: ...}}}}, got {_kind(given)}")
+        raise ConfigError(f"{where}: expected {{function: {{name: ..., arguments: ...}}}}, got {_name_kind(given)}")
     arguments = function.get("arguments", {})
     if not isinstance(arguments, str | Mapping):
-        raise ConfigError(f"{where}: arguments: expected an object or its JSON text, got {_kind(arguments)}")
+        raise ConfigError(f"{where}: arguments: expected an object or its JSON text, got {_name_kind(arguments)}")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     call_id = {"id": given["id"]} if "id" in given else {}
     return {**call_id, "type": "function", "function": {"name": function["name"], "arguments": text}}
 
 
-def _kind(value: Any) -> str:
+def _name_kind(value: Any) -> str:
     names: dict[type, str] = {list: "a list", dict: "a mapping", str: "a text", bool: "a truth value"}
     return "nothing" if value is None else names.get(type(value), f"{value!r}")

@@ -1,4 +1,4 @@
-"""Turn what a person writes into the tokens that a model would have sampled; refuse what is no answer."""
+"""Turn a text that a person writes into the tokens that a model would have sampled, or refuse it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from astune.context_tracker.calls import Call
 from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import parse_arguments
 from astune.context_tracker.prompt.tool_calls import ParsedMessage
-from astune.context_tracker.sources import Call
-from astune.context_tracker.write_answer import answer_ids, opened_reasoning
+from astune.context_tracker.write_answer import answer_ids, find_opened_reasoning
 from astune.errors import WorkflowError, nearest
 from astune.types import Generation
 
@@ -24,10 +24,10 @@ class NotAnAnswer(ValueError):
     """A text is no answer that the agent could be given; the message says why."""
 
 
-def typed_answer(chat_format: ChatFormat, call: Call, text: str) -> Generation:
-    """The tokens of what a person writes, with the one that ends the answer; log-probabilities are 0.0.
+def read_typed_answer(chat_format: ChatFormat, call: Call, text: str) -> Generation:
+    """Read a text that a person writes as tokens, with the one that ends the answer; log-probabilities are 0.0.
 
-        typed_answer(chat_format, call, 'I will add.\\n/call add {"a": 1, "b": 2}')
+        read_typed_answer(chat_format, call, 'I will add.\\n/call add {"a": 1, "b": 2}')
 
     `text` is the raw text of the answer, markup included, or lines with `/call NAME {arguments}`, which the template
     writes, or both. Raises NotAnAnswer where it looks like a tool call in the model's format and is none, names a
@@ -39,7 +39,7 @@ def typed_answer(chat_format: ChatFormat, call: Call, text: str) -> Generation:
         return raw_answer(chat_format, call, text)
     calls = [read_call(line, call) for line in called]
     rest = "\n".join(line for line in lines if line not in called).strip()
-    said = _parsed(chat_format, call, rest)
+    said = _parse(chat_format, call, rest)
     check_text(chat_format, call, said)
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.reasoning:
@@ -56,13 +56,13 @@ def raw_answer(chat_format: ChatFormat, call: Call, text: str) -> Generation:
     if call.request.prompt is None:
         said = call.prompt.answer_start + chat_format.decode(ids[:-1])
         check_text(chat_format, call, chat_format.parse_text(said, call.request.tools, prompt=call.prompt.ending))
-    return _sure(ids)
+    return _make_generation(ids)
 
 
 def message_answer(chat_format: ChatFormat, call: Call, message: Mapping[str, Any]) -> Generation:
     """OpenAI's assistant message as the tokens that say it (see `write_answer.answer_ids`)."""
     try:
-        return _sure(answer_ids(chat_format, call, message))
+        return _make_generation(answer_ids(chat_format, call, message))
     except WorkflowError as error:
         raise NotAnAnswer(str(error)) from error
 
@@ -91,7 +91,7 @@ def check_text(chat_format: ChatFormat, call: Call, said: ParsedMessage) -> None
     if not call.request.tools:
         raise NotAnAnswer(f"this looks like a tool call ({mark}), and the agent offers no tools in this call")
     raise NotAnAnswer(
-        f"this looks like a tool call and cannot be read as one{_json_fault(said.content, mark)}. "
+        f"this looks like a tool call and cannot be read as one{_find_json_fault(said.content, mark)}. "
         f"A call in the format {form.name!r} begins with {start!r}; '{CALL} NAME {{arguments}}' writes one for you"
     )
 
@@ -107,7 +107,7 @@ def check_call(name: str, arguments: str, call: Call) -> None:
         raise NotAnAnswer(f"there is no tool {name!r}.{nearest(name, tools)} The agent offers: {', '.join(tools)}")
     given = parse_arguments(arguments)
     if given is None:
-        raise NotAnAnswer(f"the arguments of {name} are not a JSON object{_why_no_object(arguments)}: {arguments}")
+        raise NotAnAnswer(f"the arguments of {name} are not a JSON object{_explain_no_object(arguments)}: {arguments}")
     parameters = tools[name].get("parameters") or {}
     known = parameters.get("properties") or {}
     missing = [key for key in parameters.get("required") or () if key not in given]
@@ -116,16 +116,16 @@ def check_call(name: str, arguments: str, call: Call) -> None:
         raise NotAnAnswer(f"{name} needs {', '.join(map(repr, missing))}.{other} Its arguments: {', '.join(known)}")
 
 
-def _parsed(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
+def _parse(chat_format: ChatFormat, call: Call, text: str) -> ParsedMessage:
     """A text in front of `/call` lines taken apart. Where the prompt has opened reasoning, it is reasoning only if
     it closes it."""
-    marks = opened_reasoning(chat_format, call)
+    marks = find_opened_reasoning(chat_format, call)
     inside = marks is None or marks.closing in text
     tools: Sequence[Mapping[str, Any]] = call.request.tools
     return chat_format.parse_text(text, tools, prompt=call.prompt.ending if inside else "")
 
 
-def _json_fault(content: str, mark: str) -> str:
+def _find_json_fault(content: str, mark: str) -> str:
     """The fault of the JSON behind `mark`; "" if it has none, or there is no JSON."""
     _, _, after = content.rpartition(mark)
     start = after.find("{")
@@ -138,12 +138,12 @@ def _json_fault(content: str, mark: str) -> str:
     return ""
 
 
-def _why_no_object(arguments: str) -> str:
+def _explain_no_object(arguments: str) -> str:
     try:
         return f" but a JSON {type(json.loads(arguments)).__name__}"
     except (ValueError, RecursionError) as error:
         return f" ({error})"
 
 
-def _sure(ids: Sequence[int]) -> Generation:
+def _make_generation(ids: Sequence[int]) -> Generation:
     return Generation(tuple(ids), (0.0,) * len(ids), policy_version=0, finish_reason="stop")

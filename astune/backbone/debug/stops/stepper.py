@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CoroutineType, FrameType
 from typing import Literal, NoReturn
 
-from astune.backbone.debug.sources.typed_answer import NotAnAnswer, typed_answer
-from astune.backbone.debug.stops.edit import edited_text
+from astune.backbone.debug.sources.typed_answer import NotAnAnswer, read_typed_answer
 from astune.backbone.debug.stops.stop import Branch, Stop, StopKind
-from astune.backbone.debug.stops.where import awaited_lines
 from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.backbone.debug.views.on_demand import SHOWS, NothingToShow
 from astune.backbone.debug.views.screen import Screen
+from astune.context_tracker.calls import Answer, read_answer
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.sources import Answer, read_answer
 from astune.errors import RolloutError, nearest
 from astune.recordings.replay import EDITED
 from astune.support.terminal import Text
+from astune.support.user_code import by_user
+from astune.workflow.workflow_base import thread_name
 
 PROMPT = "(astune) "
 
@@ -34,7 +39,7 @@ STOPS: dict[Until, frozenset[StopKind]] = {
 class Stepper:
     """Stops where it was told to, one stop at a time: other agents of the episode wait meanwhile.
 
-    `quit_run` cancels the episode under way; it is called once, by whoever wants to quit.
+    `quit_run` cancels the episode under way; it is called once.
     """
 
     def __init__(
@@ -47,35 +52,36 @@ class Stepper:
         stops: bool,
     ) -> None:
         self.branches: list[Branch] = []
-        """What to play once the episode is over."""
+        """Branches to play once the episode is over."""
         self._terminal, self._screen, self._format = terminal, screen, chat_format
         self._quit_run = quit_run
-        self._until: Until = "next stop" if stops else "end of the run"
+        self.until: Until = "next stop" if stops else "end of the run"
+        """The stop that the run goes on to from here."""
         self._lock = asyncio.Lock()
 
     def episode_started(self) -> None:
-        if self._until != "end of the run":
-            self._until = "next stop"
+        if self.until != "end of the run":
+            self.until = "next stop"
 
     async def stop(self, stop: Stop) -> None:
         """Returns when the run is to go on. Never returns if the user quits: the episode is cancelled."""
         async with self._lock:
-            if stop.kind not in STOPS[self._until]:
+            if stop.kind not in STOPS[self.until]:
                 return
-            self._screen.stopped(stop.title)
+            self._screen.show_stop(stop.title)
             going_on = False
             while not going_on:
-                going_on = await self._do(stop, await self._line())
+                going_on = await self._do(stop, await self._read_line())
 
     async def quit(self) -> NoReturn:
         """Ends the run here; what there is of the episode is kept."""
         self._screen.note("quit: the episode so far is kept", "dim")
-        self._until = "end of the run"
+        self.until = "end of the run"
         self._quit_run()
         await asyncio.get_running_loop().create_future()  # until the cancellation arrives
         raise AssertionError("nobody sets this future")
 
-    async def _line(self) -> str:
+    async def _read_line(self) -> str:
         """The next command; the end of a file or pipe lets the run go on, on a terminal it quits."""
         try:
             line = self._terminal.ask(PROMPT)
@@ -105,22 +111,6 @@ class Stepper:
             self._screen.note(str(error))
             return False
 
-    async def _go_on(self, until: Until) -> bool:
-        self._until = until
-        return True
-
-    async def _next(self, stop: Stop, rest: str) -> bool:
-        return await self._go_on("next stop")
-
-    async def _judge(self, stop: Stop, rest: str) -> bool:
-        return await self._go_on("judge")
-
-    async def _continue(self, stop: Stop, rest: str) -> bool:
-        return await self._go_on("end of the episode")
-
-    async def _finish(self, stop: Stop, rest: str) -> bool:
-        return await self._go_on("end of the run")
-
     async def _quit(self, stop: Stop, rest: str) -> bool:
         await self.quit()
 
@@ -132,14 +122,14 @@ class Stepper:
         return False
 
     async def _edit(self, stop: Stop, rest: str) -> bool:
-        """Refuses what is no answer with the reason; what was written stays to be edited again."""
+        """Take an answer from a person. A text that is no answer is refused with the reason, and stays to be edited
+        again."""
         assert stop.call is not None and stop.answers is not None
         now = stop.answers.current
-        text = rest.replace("\\n", "\n") or edited_text(
-            self._terminal, "" if now is None else self._format.decode(now.output_ids), stop
-        )
+        before = stop.answers.draft or ("" if now is None else self._format.decode(now.output_ids))
+        text = rest.replace("\\n", "\n") or self._terminal.edit(before)
         try:
-            answer = self._written(stop, text)
+            answer = self._read_written(stop, text)
         except NotAnAnswer as error:
             stop.answers.draft = text
             self._screen.note(f"not taken: {error}")
@@ -150,9 +140,9 @@ class Stepper:
         self._show_answer(stop, answer)
         return False
 
-    def _written(self, stop: Stop, text: str) -> Answer:
+    def _read_written(self, stop: Stop, text: str) -> Answer:
         assert stop.call is not None
-        answer = read_answer(self._format, stop.call, typed_answer(self._format, stop.call, text))
+        answer = read_answer(self._format, stop.call, read_typed_answer(self._format, stop.call, text))
         return replace(answer, excluded=EDITED)
 
     async def _sample(self, stop: Stop, rest: str) -> bool:
@@ -162,7 +152,7 @@ class Stepper:
 
     async def _use(self, stop: Stop, rest: str) -> bool:
         assert stop.answers is not None
-        stop.answers.chosen = self._number(stop, rest)
+        stop.answers.chosen = self._read_number(stop, rest)
         self._show_answer(stop, stop.answers.given[stop.answers.chosen])
         return False
 
@@ -170,16 +160,17 @@ class Stepper:
         """Another attempt at the task goes from here with another answer: a given one, a typed one or a new draw."""
         assert stop.call is not None and stop.answers is not None
         if rest.isdigit():
-            other = stop.answers.given[self._number(stop, rest)]
+            other = stop.answers.given[self._read_number(stop, rest)]
         else:
-            other = self._written(stop, rest) if rest else await stop.answers.draw(len(stop.answers.given))
+            other = self._read_written(stop, rest) if rest else await stop.answers.draw(len(stop.answers.given))
         self.branches.append(Branch(stop.running.episode_id, stop.call.number, other))
         self._screen.note("a branch: it is played when this episode is over, from here on with this answer", "cyan")
         self._screen.call_done(stop.call, other, self._format.decode(other.output_ids))
         return False
 
     async def _where(self, stop: Stop, rest: str) -> bool:
-        for line in awaited_lines(stop.running.work) or ["the workflow waits in no line of yours"]:
+        lines = find_awaited_lines(stop.running.work) or find_thread_lines(thread_name(stop.running.episode_id))
+        for line in lines or ["the workflow waits in no line of yours"]:
             self._screen.console.print(Text(f"  {line}"))
         return False
 
@@ -192,7 +183,7 @@ class Stepper:
             self._screen.note("  breakpoint() in your workflow opens Python's debugger there", "dim")
         return False
 
-    def _number(self, stop: Stop, text: str) -> int:
+    def _read_number(self, stop: Stop, text: str) -> int:
         assert stop.answers is not None
         count = len(stop.answers.given)
         if not text.isdigit() or int(text) >= count:
@@ -204,13 +195,59 @@ class Stepper:
         self._screen.call_done(stop.call, answer, self._format.decode(answer.output_ids))
 
 
+def find_awaited_lines(work: object) -> list[str]:
+    """Find the lines of the user's code at which the coroutine `work`, and the coroutines that it awaits, are
+    suspended, the outermost first:
+
+        ["agent.py:12 in execute:  reply = await agent.reply(message)"]
+
+    Where one of them waits for tasks (`asyncio.gather`), its line is the last.
+    """
+    lines = []
+    while isinstance(work, CoroutineType) and (frame := work.cr_frame) is not None:
+        if by_user(frame.f_code.co_filename):
+            lines.append(_show_line(frame))
+        work = work.cr_await
+    return lines
+
+
+def find_thread_lines(name: str) -> list[str]:
+    """The same of the thread called `name`, in which a workflow that is not async is played; none if there is none."""
+    thread = next((one for one in threading.enumerate() if one.name == name), None)
+    frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
+    lines: list[str] = []
+    while frame is not None:
+        if by_user(frame.f_code.co_filename):
+            lines.insert(0, _show_line(frame))
+        frame = frame.f_back
+    return lines
+
+
+def _show_line(frame: FrameType) -> str:
+    file = frame.f_code.co_filename
+    code = linecache.getline(file, frame.f_lineno, frame.f_globals).strip()
+    return f"{Path(file).name}:{frame.f_lineno} in {frame.f_code.co_name}:  {code}"
+
+
+Run = Callable[[Stepper, Stop, str], Awaitable[bool]]
+"""Carries a command out, given what stands behind its name; true if the run is to go on."""
+
+
+def _go_on_to(until: Until) -> Run:
+    async def run(stepper: Stepper, stop: Stop, rest: str) -> bool:
+        stepper.until = until
+        return True
+
+    return run
+
+
 @dataclass(frozen=True)
 class Command:
     name: str
     short: str
     usage: str
     meaning: str
-    run: Callable[[Stepper, Stop, str], Awaitable[bool]]
+    run: Run
     at: frozenset[StopKind] = STOPS["next stop"]
     """The stops at which it makes sense."""
 
@@ -227,10 +264,10 @@ RUNNING: frozenset[StopKind] = frozenset({"tool result", "call", "answer"})
 ANSWERED: frozenset[StopKind] = frozenset({"answer"})
 
 COMMANDS = (
-    Command("next", "n", "next", "go on to the next stop (as does an empty line)", Stepper._next),
-    Command("judge", "j", "judge", "go on to the verdict of this episode", Stepper._judge, RUNNING),
-    Command("continue", "c", "continue", "go on to the end of this episode", Stepper._continue),
-    Command("finish", "f", "finish", "go on to the end of the run", Stepper._finish),
+    Command("next", "n", "next", "go on to the next stop (as does an empty line)", _go_on_to("next stop")),
+    Command("judge", "j", "judge", "go on to the verdict of this episode", _go_on_to("judge"), RUNNING),
+    Command("continue", "c", "continue", "go on to the end of this episode", _go_on_to("end of the episode")),
+    Command("finish", "f", "finish", "go on to the end of the run", _go_on_to("end of the run")),
     Command("show", "s", "show WHAT", f"{', '.join(SHOWS)}; the start of the word does", Stepper._show),
     Command(
         "edit", "e", "edit [TEXT]", "write the answer yourself; a tool call: /call TOOL {...}", Stepper._edit, CALLS

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from astune.context_tracker.sources import Answer, Call
+from astune.context_tracker.calls import Answer, Call
 from astune.context_tracker.tracker import ContextTracker
 from astune.types import Episode, Task
 
@@ -32,7 +32,7 @@ class Answers:
     given: list[Answer] = field(default_factory=list)
     chosen: int = -1
     draft: str = ""
-    """What a person wrote that is no answer yet."""
+    """A text that a person wrote and that is no answer yet."""
 
     async def again(self) -> Answer:
         self.add(await self.draw(len(self.given)))
@@ -76,6 +76,6 @@ class Branch:
     """Another attempt at a task: an episode up to a call, then another answer to it."""
 
     episode_id: str
-    """Of the episode that it branches off."""
+    """The episode that it branches off."""
     call: int
     answer: Answer

@@ -14,14 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 
 from astune.backbone.debug.stops.stop import Stop
-from astune.backbone.debug.views.rewards import own_rewards
+from astune.backbone.debug.views.rewards import describe_rewards
 from astune.backbone.debug.views.screen import message_in_words, print_indented
-from astune.backbone.debug.views.tables import timelines_table
+from astune.backbone.debug.views.tables import make_timelines_table
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.context_tracker.prompt.messages import reasoning_of, shown_content
+from astune.context_tracker.prompt.messages import reasoning_of, show_content
 from astune.errors import AstuneError
 from astune.monitor.words import FORKS
-from astune.support.sequences import common_start
+from astune.ropes import common_start
 from astune.support.terminal import Console, Text
 from astune.types import Timeline, Turn
 
@@ -39,13 +39,13 @@ class NothingToShow(AstuneError):
 def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The conversation as the agent sent it, and the answer if there is one. At the end of an episode: those of all
     agents, each whole."""
-    for title, messages in _conversations(stop):
+    for title, messages in _list_conversations(stop):
         console.print(Text(title, style="bold"))
         for number, message in enumerate(messages, start=1):
             console.print(Text.assemble((f"{number:>3} ", "dim"), (str(message.get("role")), "bold cyan")))
             if reasoning := reasoning_of(message):
                 _print(console, reasoning, "dim italic")
-            if text := shown_content(message):
+            if text := show_content(message):
                 _print(console, text)
             for call in message.get("tool_calls") or ():
                 _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
@@ -53,7 +53,7 @@ def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None
 
 def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The tools that the agent offered the model, with the types of the arguments."""
-    tools = _request(stop).tools if stop.call else _last_turn(stop).tools
+    tools = stop.call.request.tools if stop.call else _find_last_turn(stop).tools
     if not tools:
         raise NothingToShow("the agent offers no tools in this call")
     for tool in tools:
@@ -74,31 +74,33 @@ def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     if stop.call is None:
         for timeline in stop.running.tracker.timelines():
             console.print(Text(f"row of {timeline.agent}, {len(timeline.token_ids):,} tokens", style="bold"))
-            _print(console, _marked(console, timeline, chat_format))
+            _print(console, _mark(console, timeline, chat_format))
         return
     answer = stop.answers.current if stop.answers else None
     text = Text()
-    for part, style in _parts(stop, chat_format):
-        text.append(part if console.color_system else _bracketed(part, style), style=style)
+    for part, style in _split_parts(stop, chat_format):
+        text.append(part if console.color_system else _bracket(part, style), style=style)
     if answer is not None:
         part = chat_format.decode(answer.output_ids)
-        style = TRAINED if _why_not(stop) is None else SAMPLED
-        text.append(part if console.color_system else _bracketed(part, style), style=f"bold {style}")
+        style = TRAINED if _explain_not_trained(stop) is None else SAMPLED
+        text.append(part if console.color_system else _bracket(part, style), style=f"bold {style}")
     _print(console, text)
-    _print(console, _legend(console), "dim")
+    _print(console, _write_legend(console), "dim")
     if answer is not None:
-        why_not = _why_not(stop)
+        why_not = _explain_not_trained(stop)
         rows = zip(answer.output_ids, answer.logprobs, chat_format.pieces(tuple(answer.output_ids)), strict=True)
         start = len(answer.prompt_ids)
         trained = "yes" if why_not is None else f"no: {why_not}"
-        console.print(_token_table([(start + at, *row, answer.policy_version, trained) for at, row in enumerate(rows)]))
+        console.print(
+            _make_token_table([(start + at, *row, answer.policy_version, trained) for at, row in enumerate(rows)])
+        )
 
 
 def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
     """The training rows so far, and what the call under way will do to them."""
     timelines = stop.running.tracker.timelines()
     if timelines:
-        console.print(Padding(timelines_table(timelines), (0, 0, 0, 2), expand=False))
+        console.print(Padding(make_timelines_table(timelines), (0, 0, 0, 2), expand=False))
     if stop.call is not None:
         agent, fork = stop.call.agent, stop.call.prompt.fork
         if not any(line.agent == agent for line in timelines):
@@ -134,7 +136,7 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         _print(console, "not judged yet" if stop.kind == "judge" else "none: the episode was not judged", SAMPLED)
         return
     _print(console, f"reward {verdict.reward:g} by {verdict.judged_by}: {verdict.reason or 'no reason given'}", "bold")
-    if rewards := own_rewards(stop.episode):
+    if rewards := describe_rewards(stop.episode):
         _print(console, f"rewards of single agents and turns: {rewards}", "bold")
     for name, value in {**({} if output is None else output.metrics), **verdict.metrics}.items():
         _print(console, f"{name} = {value:g}", "dim")
@@ -173,51 +175,47 @@ SHOWS = {
 }
 
 
-def _request(stop: Stop) -> Any:
-    assert stop.call is not None
-    return stop.call.request
-
-
-def _last_turn(stop: Stop) -> Turn:
+def _find_last_turn(stop: Stop) -> Turn:
     if not stop.running.tracker.turns:
         raise NothingToShow("no model call has been answered in this episode")
     return stop.running.tracker.turns[-1]
 
 
-def _conversations(stop: Stop) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Whose they are, and their messages. At the end one for each training row, as its last turn saw it."""
+def _list_conversations(stop: Stop) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Give the messages of conversations, each with a title: that of the call under way, or at the end of an episode
+    one for each training row, as its last turn saw it."""
     episode_id, tracker = stop.running.episode_id, stop.running.tracker
     if stop.call is not None:
         answer = stop.answers.current if stop.answers is not None else None
         said = [] if answer is None else [answer.message]
         yield f"{stop.call.agent} in {episode_id}, call {stop.call.number + 1}", [*stop.call.request.messages, *said]
         return
-    _last_turn(stop)
+    _find_last_turn(stop)
     for line in tracker.timelines():
         turn = tracker.turns[line.spans[-1].turn]
         why = "" if line.fork is None else f", a new row ({line.fork})"
         yield f"{line.agent} in {episode_id}{why}", [*turn.messages, {"role": "assistant", **turn.response}]
 
 
-def _why_not(stop: Stop) -> str | None:
+def _explain_not_trained(stop: Stop) -> str | None:
     """Why the answer at this stop would not be trained."""
     assert stop.call is not None and stop.answers is not None and stop.answers.current is not None
     return stop.call.why_not_trained(stop.answers.current)
 
 
-def _parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
+def _split_parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
     """The prompt in pieces of text and how each is shown: sampled and trained, sampled, context."""
     assert stop.call is not None
     prompt = tuple(stop.call.prompt.ids)
     place = 0
-    for start, end, style in _sampled_ranges(stop, prompt):
+    for start, end, style in _find_sampled(stop, prompt):
         yield chat_format.decode(prompt[place:start]), CONTEXT
         yield chat_format.decode(prompt[start:end]), style
         place = end
     yield chat_format.decode(prompt[place:]), CONTEXT
 
 
-def _sampled_ranges(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, str]]:
+def _find_sampled(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, str]]:
     """The ranges that earlier turns sampled, in the row that the prompt goes on from."""
     assert stop.call is not None
     best: Timeline | None = None
@@ -228,29 +226,29 @@ def _sampled_ranges(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, s
     return [] if best is None else [(s.start, s.stop, TRAINED if s.trainable else SAMPLED) for s in best.spans]
 
 
-def _marked(console: Console, timeline: Timeline, chat_format: ChatFormat) -> Text:
+def _mark(console: Console, timeline: Timeline, chat_format: ChatFormat) -> Text:
     text, place, ids = Text(), 0, tuple(timeline.token_ids)
     for span in timeline.spans:
         style = TRAINED if span.trainable and not span.shared else SAMPLED
         text.append(chat_format.decode(ids[place : span.start]), style=CONTEXT)
         part = chat_format.decode(ids[span.start : span.stop])
-        text.append(part if console.color_system else _bracketed(part, style), style=style)
+        text.append(part if console.color_system else _bracket(part, style), style=style)
         place = span.stop
     return text
 
 
-def _bracketed(text: str, style: str) -> str:
+def _bracket(text: str, style: str) -> str:
     """Without colours, brackets tell what was sampled."""
     return {TRAINED: f"⟦{text}⟧", SAMPLED: f"⟨{text}⟩"}.get(style, text)
 
 
-def _legend(console: Console) -> str:
+def _write_legend(console: Console) -> str:
     if console.color_system:
         return "green: sampled and trained · yellow: sampled, not trained · dim: context"
     return "⟦…⟧ sampled and trained · ⟨…⟩ sampled, not trained · all else is context"
 
 
-def _token_table(rows: Sequence[tuple[int, int, float, str, int, str]]) -> Padding:
+def _make_token_table(rows: Sequence[tuple[int, int, float, str, int, str]]) -> Padding:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("place", "id", "logprob", "probability"):
         table.add_column(name, justify="right")

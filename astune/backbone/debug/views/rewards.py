@@ -5,7 +5,7 @@ from __future__ import annotations
 from astune.types import Episode, Group
 
 
-def own_rewards(episode: Episode) -> str:
+def describe_rewards(episode: Episode) -> str:
     """`seller +1.5, buyer -1, turn 3 (seller) +2`; "" if there are none."""
     parts = [f"{agent} {reward:+g}" for agent, reward in sorted(episode.agent_rewards.items())]
     parts += [
@@ -15,7 +15,7 @@ def own_rewards(episode: Episode) -> str:
     return ", ".join(parts)
 
 
-def reward_of_turn(episode: Episode, number: int) -> str:
+def describe_turn_reward(episode: Episode, number: int) -> str:
     """The rewards that a turn is credited for: `1.5 (agent) +2 (turn)`, `1` where only its episode has a reward."""
     agent, added = episode.turns[number].agent, episode.turn_rewards.get(number)
     reward = episode.reward_of(agent)

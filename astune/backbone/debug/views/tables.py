@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from astune.algorithm.receipt import NO_SIGNAL, why_left_out, why_unjudged
-from astune.backbone.debug.views.rewards import has_own_rewards, reward_of_turn
+from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
 from astune.support.terminal import Text
 from astune.types import Episode, Group, Sample, Timeline
 
 
-def timelines_table(timelines: Sequence[Timeline]) -> Table:
+def make_timelines_table(timelines: Sequence[Timeline]) -> Table:
     """The rows that training would see; `fork` says why a row does not continue an earlier one."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("training row")
@@ -27,7 +27,7 @@ def timelines_table(timelines: Sequence[Timeline]) -> Table:
     return table
 
 
-def credit_table(group: Group, samples: Sequence[Sample]) -> Table:
+def make_credit_table(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per attempt: its advantages (from least to greatest where turns differ), its part in the loss, and why
     tokens have none."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
@@ -45,15 +45,15 @@ def credit_table(group: Group, samples: Sequence[Sample]) -> Table:
         reward = "-" if episode.reward is None else f"{episode.reward:g}"
         share = math.fsum(sample.weight_sum for sample in mine)
         sampled = sum(len(turn.output_ids) for turn in episode.turns)
-        left_out = left_out_tokens(episode, bool(mine))
-        cells = (reward, " to ".join(_ends(advantages)) or "-", f"{100 * share:.1f} %", f"{sampled:,}")
+        left_out = count_left_out(episode, bool(mine))
+        cells = (reward, " to ".join(_find_ends(advantages)) or "-", f"{100 * share:.1f} %", f"{sampled:,}")
         trained = f"{sampled - left_out.total():,}"
         why = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
         table.add_row(str(number), *cells, trained, why or "-")
     return table
 
 
-def weights_table(group: Group, samples: Sequence[Sample]) -> Table:
+def make_weights_table(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per turn: what each of its tokens counts, or why it does not; its reward where single agents or turns
     have some."""
     with_rewards = has_own_rewards(group)
@@ -73,35 +73,35 @@ def weights_table(group: Group, samples: Sequence[Sample]) -> Table:
                 )
                 if span.turn == place and weight
             ]
-            why = "" if found else why_left_out(turn, _whole(episode, trained=False)) or ""
+            why = "" if found else why_left_out(turn, _explain_left_out(episode, trained=False)) or ""
             advantages = ", ".join(f"{advantage:+.3f}" for advantage, _ in found) or "-"
             weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
-            reward = [reward_of_turn(episode, place)] if with_rewards else []
+            reward = [describe_turn_reward(episode, place)] if with_rewards else []
             cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", *reward, advantages, weights)
             table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
     return table
 
 
-def _ends(values: set[str]) -> list[str]:
+def _find_ends(values: set[str]) -> list[str]:
     """The least and the greatest of numbers as text; one if they are equal."""
     return sorted({min(values, key=float), max(values, key=float)}, key=float) if values else []
 
 
-def left_out_tokens(episode: Episode, trained: bool) -> Counter[str]:
+def count_left_out(episode: Episode, trained: bool) -> Counter[str]:
     """Sampled tokens of an attempt that carry no loss, by reason."""
     counts: Counter[str] = Counter()
     for turn in episode.turns:
-        if (why := why_left_out(turn, _whole(episode, trained))) is not None:
+        if (why := why_left_out(turn, _explain_left_out(episode, trained))) is not None:
             counts[why] += len(turn.output_ids)
     return counts
 
 
-def _whole(episode: Episode, trained: bool) -> str | None:
+def _explain_left_out(episode: Episode, trained: bool) -> str | None:
     """Why the episode is left out as a whole."""
     return None if trained else why_unjudged(episode) if episode.verdict is None else NO_SIGNAL
 
 
-def summary_table(episodes: Sequence[Episode]) -> Table:
+def make_summary_table(episodes: Sequence[Episode]) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("episode", no_wrap=True)
     for name in ("reward", "turns", "sampled", "trained", "seconds"):

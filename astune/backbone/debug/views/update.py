@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.views.rewards import has_own_rewards, reward_of_turn
+from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
+from astune.support.statistics import without_noise
 from astune.support.terminal import Console, Text
 from astune.support.visible import visible
 from astune.types import Group, Sample
@@ -23,9 +24,9 @@ if TYPE_CHECKING:  # it needs torch, and showing does not
 MOST_CHANGED = 8
 """Tokens of an attempt that are listed when the screen has no colours."""
 SMALL, LARGE = 0.05, 0.5
-"""Of the largest change in the group: below the first a token is dim, above the second bold."""
+"""Parts of the largest change in the group: below the first a token is dim, above the second bold."""
 MOST_CHANGE = 700.0
-"""Of a logprob: the exponential of more is no number."""
+"""Largest change of a logprob that counts: the exponential of more is no number."""
 
 Pieces = Callable[[Sequence[int]], "list[str]"]
 """The text of each of some tokens."""
@@ -60,25 +61,25 @@ def show_update(
     console.print()
     console.print(Text.assemble(("update", "bold cyan"), "  ", ("one training step of these attempts alone", "dim")))
     if not samples:
-        _indented(console, Text(f"training would skip this group: {_no_signal(group)}", style="yellow"))
+        _print_indented(console, Text(f"training would skip this group: {_explain_no_signal(group)}", style="yellow"))
         return
-    attempts = _attempts(inspection, samples, group)
-    _indented(console, _turns(attempts, group))
+    attempts = _collect_attempts(inspection, samples, group)
+    _print_indented(console, _make_turn_table(attempts, group))
     console.print()
-    _indented(console, Text(_figures(inspection, samples), overflow="fold"))
+    _print_indented(console, Text(_describe_figures(inspection, samples), overflow="fold"))
     if inspection.skipped:
         text = "the gradient is not finite: training would throw this update away, no weight changes"
-        _indented(console, Text(text, style="bold red"))
+        _print_indented(console, Text(text, style="bold red"))
         return
-    _indented(console, Text(_in_words(attempts, group), style="bold"))
-    _tokens(console, attempts, pieces)
+    _print_indented(console, Text(_describe_gains(attempts, group), style="bold"))
+    _print_tokens(console, attempts, pieces)
 
 
-def _indented(console: Console, what: RenderableType) -> None:
+def _print_indented(console: Console, what: RenderableType) -> None:
     console.print(Padding(what, (0, 0, 0, 2), expand=False))
 
 
-def _attempts(inspection: UpdateInspection, samples: Sequence[Sample], group: Group) -> dict[int, _Attempt]:
+def _collect_attempts(inspection: UpdateInspection, samples: Sequence[Sample], group: Group) -> dict[int, _Attempt]:
     """The turns that carry weight, by the number of the attempt."""
     numbers = {episode.episode_id: number for number, episode in enumerate(group.episodes)}
     attempts: dict[int, dict[int, _TurnUpdate]] = defaultdict(dict)
@@ -92,7 +93,7 @@ def _attempts(inspection: UpdateInspection, samples: Sequence[Sample], group: Gr
     return {number: dict(sorted(attempts[number].items())) for number in sorted(attempts)}
 
 
-def _turns(attempts: Mapping[int, _Attempt], group: Group) -> Table:
+def _make_turn_table(attempts: Mapping[int, _Attempt], group: Group) -> Table:
     """A line per turn; weight (of one token) and loss are sums over the training rows it counts on."""
     with_rewards = has_own_rewards(group)
     several = any(len(turn.credits) > 1 for turns in attempts.values() for turn in turns.values())
@@ -116,20 +117,20 @@ def _turns(attempts: Mapping[int, _Attempt], group: Group) -> Table:
         for number, turn in turns.items():
             advantages, weights, losses = zip(*turn.credits, strict=True)
             before, after = turn.update.before, turn.update.after
-            probability = _mean([math.exp(value) for value in before])
-            change = _mean([math.exp(value) for value in after]) - probability
+            probability = _average([math.exp(value) for value in before])
+            change = _average([math.exp(value) for value in after]) - probability
             table.add_row(
                 *(str(attempt), str(number + 1), *([str(len(losses))] if several else [])),
                 *(Text(turn.agent), f"{len(before):,}"),
-                *([reward_of_turn(group.episodes[attempt], number)] if with_rewards else []),
-                *(_range(advantages), f"{math.fsum(weights):.3g}", f"{math.fsum(losses):+.4f}"),
-                *(f"{_mean(before):.4f}", _signed(_mean(turn.update.changes))),
-                *(f"{probability:.4f}", _signed(change)),
+                *([describe_turn_reward(group.episodes[attempt], number)] if with_rewards else []),
+                *(_format_range(advantages), f"{math.fsum(weights):.3g}", f"{math.fsum(losses):+.4f}"),
+                *(f"{_average(before):.4f}", _format_change(_average(turn.update.changes))),
+                *(f"{probability:.4f}", _format_change(change)),
             )
     return table
 
 
-def _figures(inspection: UpdateInspection, samples: Sequence[Sample]) -> str:
+def _describe_figures(inspection: UpdateInspection, samples: Sequence[Sample]) -> str:
     """The update as a whole. (Adding 0.0 turns -0.0 into 0.0.)"""
     metrics = inspection.metrics
     loss, norm, rate = metrics["loss"], metrics["grad_norm"], metrics["learning_rate"]
@@ -137,11 +138,11 @@ def _figures(inspection: UpdateInspection, samples: Sequence[Sample]) -> str:
     warming = f" (on its way to {inspection.learning_rate:g})" if rate < inspection.learning_rate else ""
     return (
         f"loss {round(loss, 6) + 0.0:.6f} · gradient norm {norm:.4g}, {clipped} (astune.trainer.max_grad_norm) · "
-        f"learning rate {rate:.3g}{warming} · KL {_divergence(inspection, samples):.3g} per token"
+        f"learning rate {rate:.3g}{warming} · KL {_estimate_divergence(inspection, samples):.3g} per token"
     )
 
 
-def _divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> float:
+def _estimate_divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> float:
     """KL(before || after) per token, estimated on the trained tokens in their weights: the mean of r - 1 - ln r with r
     the ratio of probabilities ("k3" in J. Schulman, Approximating KL divergence, 2020)."""
     total = weighed = 0.0
@@ -153,31 +154,29 @@ def _divergence(inspection: UpdateInspection, samples: Sequence[Sample]) -> floa
     return total / weighed
 
 
-def _in_words(attempts: Mapping[int, _Attempt], group: Group) -> str:
+def _describe_gains(attempts: Mapping[int, _Attempt], group: Group) -> str:
     """Says how likely each attempt became, the one that gained most first."""
     moved = {number: math.fsum(turn.moved for turn in turns.values()) for number, turns in attempts.items()}
     alike: dict[tuple[float | None, str], list[str]] = defaultdict(list)
     for number in sorted(moved, key=lambda number: -moved[number]):
-        alike[group.episodes[number].reward, _times(moved[number])].append(str(number))
+        alike[group.episodes[number].reward, _describe_ratio(moved[number])].append(str(number))
     parts = [
         f"attempt{'s' * (len(numbers) > 1)} {' and '.join(numbers)} (reward {reward:g}) became {times} as likely"
         for (reward, times), numbers in alike.items()
     ]
-    parts += [f"attempt {n} {why}" for n, why in _left_out(group, attempts)]
-    return ", ".join(parts)
-
-
-def _left_out(group: Group, attempts: Mapping[int, _Attempt]) -> Iterator[tuple[int, str]]:
     for number, episode in enumerate(group.episodes):
         if number not in attempts:
             judged = episode.verdict is not None
-            yield number, "has no token in the loss" if judged else "was not judged and is left out"
+            parts.append(
+                f"attempt {number} {'has no token in the loss' if judged else 'was not judged and is left out'}"
+            )
+    return ", ".join(parts)
 
 
-def _times(log_ratio: float) -> str:
+def _describe_ratio(log_ratio: float) -> str:
     """A ratio in words, in as many digits as tell it from 1.
 
-    >>> _times(0.6), _times(0.0003), _times(-30.0), _times(0.0)
+    >>> _describe_ratio(0.6), _describe_ratio(0.0003), _describe_ratio(-30.0), _describe_ratio(0.0)
     ('1.8 times', '1.0003 times', '10^-13 times', 'just')
     """
     if abs(log_ratio) > math.log(1000):
@@ -190,11 +189,13 @@ def _times(log_ratio: float) -> str:
     return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:.0f} times"
 
 
-def _no_signal(group: Group) -> str:
+def _explain_no_signal(group: Group) -> str:
     """Why no token of the group is in the loss."""
     judged = [episode for episode in group.episodes if episode.verdict is not None]
     if not judged:
-        return f"no reward to learn from, as {_all(len(group.episodes))} judged"
+        attempts = len(group.episodes)
+        none = "the one attempt was not" if attempts == 1 else f"none of the {attempts} attempts was"
+        return f"no reward to learn from, as {none} judged"
     excluded = {turn.excluded for episode in judged for turn in episode.turns}
     if None not in excluded:
         return f"no token that was sampled carries loss ({', '.join(sorted(map(str, excluded))) or 'no model call'})"
@@ -203,46 +204,43 @@ def _no_signal(group: Group) -> str:
             "an advantage compares attempts at the same task, and one was judged (--repeat 4 makes four, "
             "astune.debug.num_repeat)"
         )
-    if len(rewards := {episode.reward for episode in judged}) == 1:
-        return f"all {len(judged)} judged attempts have reward {rewards.pop():g}, so none is better than another"
+    rewards = [episode.verdict.reward for episode in judged if episode.verdict is not None]
+    if len(set(without_noise(rewards))) == 1:
+        return f"all {len(judged)} judged attempts have reward {rewards[0]:g}, so none is better than another"
     return "the advantages of all turns that carry loss are 0"
 
 
-def _all(attempts: int) -> str:
-    return "the one attempt was not" if attempts == 1 else f"none of the {attempts} attempts was"
-
-
-def _tokens(console: Console, attempts: Mapping[int, _Attempt], pieces: Pieces) -> None:
+def _print_tokens(console: Console, attempts: Mapping[int, _Attempt], pieces: Pieces) -> None:
     changes = [change for turns in attempts.values() for turn in turns.values() for change in turn.update.changes]
     largest = max(map(abs, changes))
     console.print()
     if not console.is_terminal:
-        _indented(console, Text("the tokens whose logprobs change most"))
-        _indented(console, _most_changed(attempts, pieces))
+        _print_indented(console, Text("the tokens whose logprobs change most"))
+        _print_indented(console, _make_change_table(attempts, pieces))
         return
     legend = ("likelier", "bold green"), ", ", ("less likely", "bold red"), ", ", ("hardly changed", "dim")
-    _indented(console, Text.assemble("trained tokens after the update: ", *legend))
+    _print_indented(console, Text.assemble("trained tokens after the update: ", *legend))
     for attempt, turns in attempts.items():
-        _coloured(console, attempt, turns, pieces, largest)
+        _print_coloured(console, attempt, turns, pieces, largest)
 
 
-def _coloured(console: Console, attempt: int, turns: _Attempt, pieces: Pieces, largest: float) -> None:
+def _print_coloured(console: Console, attempt: int, turns: _Attempt, pieces: Pieces, largest: float) -> None:
     for number, turn in turns.items():
-        _indented(console, Text.assemble((f"attempt {attempt}, turn {number + 1}, ", "dim"), (turn.agent, "dim")))
+        _print_indented(console, Text.assemble((f"attempt {attempt}, turn {number + 1}, ", "dim"), (turn.agent, "dim")))
         text = Text(overflow="fold")
         for piece, change in zip(pieces(turn.token_ids), turn.update.changes, strict=True):
-            text.append(visible(piece, keep="\n"), _style(change, largest))
+            text.append(visible(piece, keep="\n"), _choose_style(change, largest))
         console.print(Padding(text, (0, 0, 0, 4), expand=False))
 
 
-def _style(change: float, largest: float) -> str:
+def _choose_style(change: float, largest: float) -> str:
     if abs(change) <= SMALL * largest:
         return "dim"
     colour = "green" if change > 0 else "red"
     return f"bold {colour}" if abs(change) > LARGE * largest else colour
 
 
-def _most_changed(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
+def _make_change_table(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
     """`MOST_CHANGED` tokens of each attempt."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("attempt", "turn"):
@@ -259,21 +257,25 @@ def _most_changed(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
         for number, piece, before, after in sorted(rows, key=lambda row: -abs(row[3] - row[2]))[:MOST_CHANGED]:
             moved = f"{before:.4f} -> {after:.4f}"
             table.add_row(
-                str(attempt), str(number + 1), Text(f"'{visible(piece, keep='')}'"), moved, _signed(after - before)
+                str(attempt),
+                str(number + 1),
+                Text(f"'{visible(piece, keep='')}'"),
+                moved,
+                _format_change(after - before),
             )
     return table
 
 
-def _mean(values: Sequence[float]) -> float:
+def _average(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def _range(values: Sequence[float]) -> str:
+def _format_range(values: Sequence[float]) -> str:
     """The least and the greatest; one if they are equal."""
     least, greatest = min(values), max(values)
     return f"{least:+.3f}" if least == greatest else f"{least:+.2f} to {greatest:+.2f}"
 
 
-def _signed(change: float) -> str:
+def _format_change(change: float) -> str:
     """Four decimals, or what is left of them as a power of ten."""
     return f"{change:+.4f}" if change == 0 or abs(change) >= 1e-4 else f"{change:+.1e}"

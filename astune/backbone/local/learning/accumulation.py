@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Backward = Callable[[MicroBatch], Mapping[str, float]]
 
 CPU_IS_FULL = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""What torch says where a CPU has no more memory; it has no error class for that."""
+"""Texts of torch's error where a CPU has no more memory; it has no error class for that."""
 
 
 class Accumulation:
@@ -59,7 +59,7 @@ class Accumulation:
         figures: dict[str, float] = {}
         batch = None
         try:
-            for batch in self._batches(samples, too_large):
+            for batch in self._split_batches(samples, too_large):
                 for name, value in backward(batch).items():
                     figures[name] = figures.get(name, 0.0) + value
         except RuntimeError as error:
@@ -70,11 +70,11 @@ class Accumulation:
             return None
         return figures
 
-    def _batches(self, samples: Sequence[Sample], too_large: set[tuple[int, ...]]) -> Iterator[MicroBatch]:
+    def _split_batches(self, samples: Sequence[Sample], too_large: set[tuple[int, ...]]) -> Iterator[MicroBatch]:
         for batch in micro_batches(samples, self._most_tokens, self._device, self._layout):
-            yield from self._halved(batch, samples, too_large)
+            yield from self._halve(batch, samples, too_large)
 
-    def _halved(
+    def _halve(
         self, batch: MicroBatch, samples: Sequence[Sample], too_large: set[tuple[int, ...]]
     ) -> Iterator[MicroBatch]:
         if batch.samples not in too_large:
@@ -83,7 +83,7 @@ class Accumulation:
         half = len(batch.samples) // 2
         for numbers in (batch.samples[:half], batch.samples[half:]):
             part = micro_batch(numbers, samples, self._device, self._layout)
-            yield from self._halved(part, samples, too_large)
+            yield from self._halve(part, samples, too_large)
 
     def _note(self, batch: MicroBatch, samples: Sequence[Sample], error: Exception) -> None:
         self._drop()
@@ -105,7 +105,7 @@ class Accumulation:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says that a device, or the machine, has no more memory.
+    """Tell an error by which torch says that a device, or the machine, has no more memory.
 
     >>> is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     True

@@ -11,7 +11,7 @@ import torch
 
 from astune.backbone.local.learning.prefix_tree import TreeLayout, pack, split
 from astune.backbone.losses.entries import Entries
-from astune.backbone.trained_tokens import joined, token_array, trained_tokens
+from astune.backbone.losses.trained_tokens import collect_trained, join, token_array
 from astune.token_ids import TokenIds
 from astune.types import Sample
 
@@ -71,11 +71,11 @@ def micro_batches(
 def micro_batch(
     numbers: Sequence[int], all_samples: Sequence[Sample], device: torch.device, layout: LayoutName
 ) -> MicroBatch:
-    """Those `numbers` of all samples, which are sorted so that equal beginnings stand together, as one tree."""
+    """Make one tree of the samples with these `numbers`, which are sorted so that equal beginnings stand together."""
     samples = [all_samples[number] for number in numbers]
     tree = pack([token_array(sample) for sample in samples])
-    parts = [trained_tokens(sample) for sample in samples]
-    entries = joined(parts)
+    parts = [collect_trained(sample) for sample in samples]
+    entries = join(parts)
     before = np.concatenate([path[each.place - 1] for each, path in zip(parts, tree.paths, strict=True)])
     row = np.repeat(np.arange(len(samples)), [len(each.place) for each in parts])
     # One row of logits serves all entries after the same token, as long as they were sampled at one temperature.

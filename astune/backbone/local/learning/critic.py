@@ -24,8 +24,7 @@ from astune.backbone.local.learning.forward import last_layer, trunk
 from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.model.model import LoadedModel, read_weights
 from astune.backbone.local.model.recomputing import recompute, silence_dropout
-from astune.backbone.losses.appraisal import Appraisal, appraise
-from astune.backbone.losses.value import value_loss
+from astune.backbone.losses.critic import Appraisal, appraise, value_loss
 from astune.config.algorithm import CriticConfig
 from astune.config.schema import TrainerConfig
 from astune.types import Sample
@@ -33,13 +32,13 @@ from astune.types import Sample
 CRITIC_FILE = "critic.pt"
 
 
-def credited(batch: MicroBatch, judged: Appraisal) -> MicroBatch:
+def credit(batch: MicroBatch, judged: Appraisal) -> MicroBatch:
     """The micro-batch with the advantages that the critic gave."""
     return replace(batch, advantage=of_batch(judged.advantages, batch))
 
 
 def of_batch(rows: Sequence[torch.Tensor], batch: MicroBatch) -> torch.Tensor:
-    """What belongs to the entries of a micro-batch, of one tensor for each sample."""
+    """Pick the entries of a micro-batch from one tensor for each sample."""
     return torch.cat([rows[number] for number in batch.samples]).to(batch.weight)
 
 
@@ -61,7 +60,7 @@ class ValueModel(torch.nn.Module):
 
 
 class Critic:
-    """`loaded` is the policy's model, of which device, precision and the folder it came from are used."""
+    """`loaded` is the model of the policy; its device, precision and folder are used."""
 
     def __init__(self, loaded: LoadedModel, config: CriticConfig, trainer: TrainerConfig) -> None:
         self._config, self._trainer = config, trainer
@@ -119,7 +118,7 @@ class Critic:
         torch.save(state, directory / CRITIC_FILE)
 
     def load(self, directory: Path) -> None:
-        """Raises what torch does where the file is not there, broken or of another model."""
+        """Raises the errors of torch where the file is not there, broken or of another model."""
         state = torch.load(directory / CRITIC_FILE, map_location="cpu", weights_only=True)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])

@@ -26,7 +26,7 @@ ENTROPY_ROWS = 256
 
 @dataclass(frozen=True)
 class Forward:
-    """What the model says of a micro-batch: `logprob` (e,) of the tokens that were sampled, `entropies` (p,) after each
+    """The model's answer to a micro-batch: `logprob` (e,) of the tokens that were sampled, `entropies` (p,) after each
     predictor, at its temperature."""
 
     logprob: torch.Tensor
@@ -64,7 +64,7 @@ def predict(model: Any, batch: MicroBatch, *, entropy_gradient: bool = False) ->
 
 
 def last_layer(headless: Any, batch: MicroBatch) -> Any:
-    """What a model without its head gives; `last_hidden_state` (1, packed, hidden)."""
+    """Call a model without its head; its output has `last_hidden_state` (1, packed, hidden)."""
     if batch.layout is None:
         return headless(input_ids=batch.tokens, use_cache=False)
     return headless(input_ids=batch.tokens, position_ids=batch.positions, use_cache=False, layout=batch.layout)

@@ -14,13 +14,13 @@ import torch
 
 from astune.backbone.local.learning.accumulation import Accumulation
 from astune.backbone.local.learning.batch import MicroBatch, micro_batches
-from astune.backbone.local.learning.critic import Critic, credited
+from astune.backbone.local.learning.critic import Critic, credit
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.learning.optimizer import make_optimizer
 from astune.backbone.local.learning.reference import Reference, reference_of
 from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
-from astune.backbone.losses.appraisal import Appraisal
+from astune.backbone.losses.critic import Appraisal
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.objective import (
     Objective,
@@ -28,10 +28,10 @@ from astune.backbone.losses.objective import (
     likelihood_objective,
     policy_objective,
 )
-from astune.config.algorithm import IMITATING
+from astune.config.rules.method import rules_of
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
-from astune.support.own_thread import finished
+from astune.support.concurrency import finished
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ STATE_FILE = "trainer_state.pt"
 
 
 class Published(Protocol):
-    """What samples from the weights that are published: a `Sampler` or a part of one."""
+    """The policy that samples from published weights: a `Sampler` or a part of one."""
 
     policy_version: int
 
     def forget(self) -> None:
-        """Drop what was computed before."""
+        """Empty the cache."""
 
     def publish(self) -> int:
         """The weights changed: drop the same, and return the new version."""
@@ -73,17 +73,19 @@ class LocalLearner:
         self._loaded, self._sampler = loaded, sampler
         self._beside = beside
         self._algorithm, self._trainer = algorithm, trainer
+        method = rules_of(algorithm)
+        self._loss = method.loss
         # now, before `load` puts a checkpoint in the place of the weights that the run began with
-        self._reference: Reference | None = reference_of(loaded) if algorithm.needs_reference else None
+        self._reference: Reference | None = reference_of(loaded) if method.needs_reference else None
         self._teacher = make_teacher(algorithm, loaded)
-        self._optimizer = make_optimizer(loaded.trained(), trainer)
+        self._optimizer = make_optimizer(loaded.trainable(), trainer)
         self._accumulation = Accumulation(
             partial(self._optimizer.zero_grad, set_to_none=True),
             most_tokens=trainer.micro_batch_tokens,
             device=loaded.device,
             layout=loaded.family.layout,
         )
-        self._critic = Critic(loaded, algorithm.critic, trainer) if algorithm.needs_critic else None
+        self._critic = Critic(loaded, algorithm.critic, trainer) if method.needs_critic else None
         self.updates = 0
         self.changes = 0
         self._unpublished = 0
@@ -106,11 +108,11 @@ class LocalLearner:
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
 
         def backward(batch: MicroBatch) -> dict[str, float]:
-            own = batch if judged is None or batch.imitated else credited(batch, judged)
+            own = batch if judged is None or batch.imitated else credit(batch, judged)
             return self._backward(own, not warming_up, weighed)
 
         totals, splits = self._accumulation.gather(samples, backward)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trained(), self._trainer.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._loaded.trainable(), self._trainer.max_grad_norm))
         finite = math.isfinite(norm) and math.isfinite(totals["loss"])
         self.updates += 1
         if finite:
@@ -147,12 +149,12 @@ class LocalLearner:
         for batch in micro_batches(
             samples, self._trainer.micro_batch_tokens, self._loaded.device, self._loaded.family.layout
         ):
-            yield batch if judged is None else credited(batch, judged)
+            yield batch if judged is None else credit(batch, judged)
 
     def objective(self, batch: MicroBatch, weighed: Weighed | None = None) -> Objective:
         """The loss of a micro-batch and its figures; with a teacher that of samples it has `weighed`. To be called
         within `LoadedModel.training`."""
-        if batch.imitated or self._algorithm.method in IMITATING:
+        if batch.imitated or self._loss == "likelihood":
             return likelihood_objective(*self._terms(batch))
         if weighed is not None:
             teacher = weighed.logprob(batch)
@@ -161,7 +163,7 @@ class LocalLearner:
         return policy_objective(*self._terms(batch), reference, self._algorithm)
 
     def _terms(self, batch: MicroBatch) -> tuple[Entries, torch.Tensor, torch.Tensor]:
-        """What every objective takes: loss entries, their weights and entropies."""
+        """Compute the arguments of every objective: loss entries, their weights and entropies."""
         forward = predict(self._loaded.model, batch, entropy_gradient=self._algorithm.entropy_bonus > 0)
         entries = batch.entries(forward.logprob, self.policy_version + self._unpublished)
         return entries, batch.weight, forward.entropy(batch)
@@ -188,7 +190,7 @@ class LocalLearner:
     def _logprob(self, batch: MicroBatch, reference: bool) -> torch.Tensor:
         if not reference:
             return predict(self._loaded.model, batch).logprob
-        assert self._reference is not None, "AlgorithmConfig.needs_reference says which methods have one"
+        assert self._reference is not None, "MethodRules.needs_reference says which methods have one"
         return self._reference.logprob(batch)
 
     async def publish(self) -> int:

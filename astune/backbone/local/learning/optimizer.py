@@ -20,10 +20,10 @@ from astune.errors import MissingDependency
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], trainer: TrainerConfig) -> torch.optim.Optimizer:
-    """Raises MissingDependency for an optimizer whose library is not installed."""
+    """Make the optimizer. Raises MissingDependency where its library is not installed."""
     kind, betas = trainer.optimizer, trainer.betas
     if kind == "adamw_8bit":
-        made: torch.optim.Optimizer = _bitsandbytes().optim.AdamW8bit(
+        made: torch.optim.Optimizer = _import_bitsandbytes().optim.AdamW8bit(
             parameters, lr=trainer.learning_rate, betas=betas, weight_decay=trainer.weight_decay
         )
         return made
@@ -36,7 +36,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], trainer: TrainerCon
     )
 
 
-def _bitsandbytes() -> Any:
+def _import_bitsandbytes() -> Any:
     try:
         return import_module("bitsandbytes")
     except ImportError as error:

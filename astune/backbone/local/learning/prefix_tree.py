@@ -25,9 +25,10 @@ from astune.backbone.local.learning.tree_attention import (
     TreeBlock,
     TreeParts,
     attend_in_parts,
-    gathered,
+    gather,
 )
-from astune.backbone.local.model.attention import Rule, additive_mask, can_merge, grouped_attention
+from astune.backbone.local.model.attention import FLASH, Rule, additive_mask, attend_in_groups, can_merge
+from astune.backbone.local.model.flash import Paths, attend_to_paths
 
 QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
@@ -121,8 +122,8 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is computed for layers of one rule. `masks` are filled in by the first layer, by the number of query heads
-    per key head."""
+    """The parts of a tree for layers of one rule. `masks` are filled in by the first layer, by the number of query
+    heads per key head."""
 
     parts: TreeParts
     masks: dict[int, list[torch.Tensor]]
@@ -135,13 +136,18 @@ class TreeLayout:
     def __init__(self, tree: PackedTree, device: torch.device) -> None:
         self._tree, self._device = tree, device
         self._plans: dict[tuple[int | None, bool], _Plan] = {}
+        self._paths: dict[int | None, Paths] = {}
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
+        if rule.kernel == FLASH:
+            if rule.window not in self._paths:
+                self._paths[rule.window] = _paths(self._tree, rule.window, self._device)
+            return attend_to_paths(query, key, value, self._paths[rule.window], rule)
         in_parts = can_merge(query, value, rule)
         if (rule.window, in_parts) not in self._plans:
-            shared = shared_parts(self._tree) if in_parts else ()
+            shared = find_shared_parts(self._tree) if in_parts else ()
             self._plans[rule.window, in_parts] = _Plan(_parts(self._tree, rule.window, shared, self._device), {})
         plan = self._plans[rule.window, in_parts]
         if in_parts:
@@ -171,12 +177,25 @@ def _attend_in_blocks(
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     outputs = []
     for block, mask in zip(plan.parts.blocks, plan.masks[shared], strict=True):
-        q, k, v = gathered(queries, block.queries), gathered(keys, block.keys), gathered(values, block.keys)
-        outputs.append(grouped_attention(q, k, v, mask, rule).flatten(0, 1))
+        q, k, v = gather(queries, block.queries), gather(keys, block.keys), gather(values, block.keys)
+        outputs.append(attend_in_groups(q, k, v, mask, rule).flatten(0, 1))
     return torch.cat(outputs).index_select(0, plan.parts.where)[None]
 
 
-def shared_parts(tree: PackedTree) -> tuple[SharedKeys, ...]:
+def _paths(tree: PackedTree, window: int | None, device: torch.device) -> Paths:
+    """A row for each segment: its tokens, and those that one of them sees."""
+    firsts = [0 if window is None else max(0, begin - window + 1) for _, begin, _ in tree.segments]
+    keys = [tree.paths[row][first:stop] for first, (row, _, stop) in zip(firsts, tree.segments, strict=True)]
+    new, seen = [stop - begin for _, begin, stop in tree.segments], [len(path) for path in keys]
+    begins, key_begins = (
+        torch.tensor(np.cumsum([0, *sizes]), dtype=torch.int32, device=device) for sizes in (new, seen)
+    )
+    index = np.concatenate(keys)
+    own = len(index) == len(tree.tokens)  # then no key is seen from another segment
+    return Paths(begins, key_begins, max(new), max(seen), None if own else torch.as_tensor(index, device=device))
+
+
+def find_shared_parts(tree: PackedTree) -> tuple[SharedKeys, ...]:
     """The stretches of a tree with enough tokens behind them that all see all of the stretch."""
     rows, begins, stops = np.array(tree.segments).T
     first = np.concatenate([[0], np.cumsum(stops - begins)])  # the packed index at which each segment begins
@@ -197,21 +216,21 @@ def shared_parts(tree: PackedTree) -> tuple[SharedKeys, ...]:
 
 def _parts(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...], device: torch.device) -> TreeParts:
     buckets: dict[tuple[int, int, int], list[_Piece]] = defaultdict(list)
-    for piece in _pieces(tree, window, shared):
-        width = max(SMALLEST_WIDTH, _power_of_two(len(piece.keys)))
+    for piece in _cut_pieces(tree, window, shared):
+        width = max(SMALLEST_WIDTH, _round_up(len(piece.keys)))
         own = len(buckets) if piece.is_long else -1
-        buckets[max(SMALLEST_BLOCK, _power_of_two(len(piece.queries))), width, own].append(piece)
+        buckets[max(SMALLEST_BLOCK, _round_up(len(piece.queries))), width, own].append(piece)
     where = np.empty(len(tree.tokens), np.int64)
     place = 0
     for (queries, *_), bucket in buckets.items():
         for piece in bucket:
             where[piece.queries] = place + np.arange(len(piece.queries))
             place += queries
-    blocks = tuple(_block(tree, bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
+    blocks = tuple(_make_block(tree, bucket, queries, window, device) for (queries, *_), bucket in buckets.items())
     return TreeParts(blocks, shared, torch.as_tensor(where, device=device))
 
 
-def _pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...]) -> Iterator[_Piece]:
+def _cut_pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...]) -> Iterator[_Piece]:
     """Queries in order; each piece sees the same of `shared`, which are not among its keys."""
     stops, ends = (np.array(values, np.int64) for values in ([s.stop for s in shared], [s.end for s in shared]))
     for row, begin, stop in tree.segments:
@@ -228,12 +247,12 @@ def _pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...]
                 yield _Piece(path[first:last], path[start:last][kept[start:last]])
 
 
-def _power_of_two(number: int) -> int:
+def _round_up(number: int) -> int:
     """The next one that is not smaller."""
     return 1 << (number - 1).bit_length()
 
 
-def _block(
+def _make_block(
     tree: PackedTree, pieces: Sequence[_Piece], size: int, window: int | None, device: torch.device
 ) -> TreeBlock:
     width = max(len(piece.keys) for piece in pieces)

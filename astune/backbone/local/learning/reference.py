@@ -42,7 +42,7 @@ class FormerAdapter:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._values = [parameter.detach().clone() for parameter in loaded.trained()]
+        self._values = [parameter.detach().clone() for parameter in loaded.trainable()]
 
     @torch.no_grad()
     def logprob(self, batch: MicroBatch) -> torch.Tensor:
@@ -54,7 +54,7 @@ class FormerAdapter:
 
     def _swap(self) -> None:
         """Exchange the tensors and copy nothing: an optimizer, and what a backward pass has kept, do not notice."""
-        for place, parameter in enumerate(self._loaded.trained()):
+        for place, parameter in enumerate(self._loaded.trainable()):
             parameter.data, self._values[place] = self._values[place], parameter.data
 
 

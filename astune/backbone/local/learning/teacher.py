@@ -11,7 +11,7 @@ import torch
 from astune.backbone.local.learning.batch import MicroBatch
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.model.model import LoadedModel, load_model
-from astune.backbone.teacher import TEACHER, ApiTeacher, require_same_tokens
+from astune.backbone.losses.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.config.schema import AlgorithmConfig, ModelConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError
@@ -20,8 +20,9 @@ from astune.types import Sample
 
 @dataclass(frozen=True)
 class Weighed:
-    """The `samples` of an update that a teacher has weighed, with weights for an update of their own, and those that
-    are `left_out`. `logprob` gives the log-probability (e,) of every trained token of a micro-batch of `samples`."""
+    """The `samples` of an update that a teacher has weighed, with weights for an update of their own, and the samples
+    that are `left_out`. `logprob` gives the log-probability (e,) of every trained token of a micro-batch of
+    `samples`."""
 
     samples: Sequence[Sample]
     logprob: Callable[[MicroBatch], torch.Tensor]
@@ -34,8 +35,8 @@ class Teacher(Protocol):
 
 
 def make_teacher(algorithm: AlgorithmConfig, student: LoadedModel) -> Teacher | None:
-    """That of `astune.algorithm.teacher`. Raises ModelError for one that has other tokens, and ConfigError for an API
-    that does not answer."""
+    """Load the teacher of `astune.algorithm.teacher`. Raises ModelError for one that has other tokens, and ConfigError
+    for an API that does not answer."""
     if algorithm.teacher is None:
         return None
     if isinstance(algorithm.teacher, str):

@@ -82,17 +82,19 @@ class _InParts(torch.autograd.Function):
     ) -> torch.Tensor:
         outputs, sums = [], []
         for block, mask in zip(parts.blocks, masks, strict=True):
-            states = _queries(query, block), gathered(key, block.keys), gathered(value, block.keys)
+            states = _pick_queries(query, block), gather(key, block.keys), gather(value, block.keys)
             found, total = _forward(*states, attn_mask=mask, scale=scaling)
-            outputs.append(_unfolded(found, query))
+            outputs.append(_unfold(found, query))
             sums.append(total.transpose(1, 2).reshape(-1, *query.shape[1:3]))
         sum_of = torch.cat(sums).index_select(0, parts.where)
         out = torch.cat(outputs).index_select(0, parts.where).to(sum_of.dtype)
         for each in parts.shared:
             below, at = slice(each.stop, each.end), slice(each.start, each.stop)
-            found, total = _forward(_rows(query[below]), _heads(key[at]), _heads(value[at]), scale=scaling)
+            found, total = _forward(
+                _flatten_rows(query[below]), _put_heads_first(key[at]), _put_heads_first(value[at]), scale=scaling
+            )
             more = total.transpose(1, 2).reshape(-1, *query.shape[1:3])
-            out[below].lerp_(_unfolded(found, query).to(out.dtype), torch.sigmoid(more - sum_of[below])[..., None])
+            out[below].lerp_(_unfold(found, query).to(out.dtype), torch.sigmoid(more - sum_of[below])[..., None])
             sum_of[below] = torch.logaddexp(sum_of[below], more)
         out = out.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, sum_of)
@@ -106,13 +108,13 @@ class _InParts(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         of_query, of_key, of_value = (torch.zeros_like(each, dtype=sum_of.dtype) for each in (query, key, value))
         for block, mask in zip(parts.blocks, masks, strict=True):
-            states = _queries(query, block), gathered(key, block.keys), gathered(value, block.keys)
+            states = _pick_queries(query, block), gather(key, block.keys), gather(value, block.keys)
             total = sum_of.index_select(0, block.queries.flatten()).view(*block.queries.shape, *sum_of.shape[1:])
             # A query that stands for nothing: the exponential of minus infinity, so that all its shares are 0.
             total = total.masked_fill(block.padding[:, :, None, None], torch.inf).flatten(1, 2).transpose(1, 2)
-            ends = _queries(out, block), total
-            found = _backward(_queries(gradient, block), *states, *ends, 0.0, False, attn_mask=mask, scale=scaling)
-            of_query.index_add_(0, block.queries.flatten(), _unfolded(found[0], query).to(of_query.dtype))
+            ends = _pick_queries(out, block), total
+            found = _backward(_pick_queries(gradient, block), *states, *ends, 0.0, False, attn_mask=mask, scale=scaling)
+            of_query.index_add_(0, block.queries.flatten(), _unfold(found[0], query).to(of_query.dtype))
             for whole, part in ((of_key, found[1]), (of_value, found[2])):
                 rows = part.transpose(1, 2).flatten(0, 1).to(whole.dtype)
                 if isinstance(block.keys, slice):
@@ -121,38 +123,38 @@ class _InParts(torch.autograd.Function):
                     whole.index_add_(0, block.keys.flatten(), rows)
         for each in parts.shared:
             below, at = slice(each.stop, each.end), slice(each.start, each.stop)
-            states = _rows(query[below]), _heads(key[at]), _heads(value[at])
-            ends = _rows(out[below]), sum_of[below].flatten(0, 1).t()[None]
-            found = _backward(_rows(gradient[below]), *states, *ends, 0.0, False, scale=scaling)
-            of_query[below] += _unfolded(found[0], query)
+            states = _flatten_rows(query[below]), _put_heads_first(key[at]), _put_heads_first(value[at])
+            ends = _flatten_rows(out[below]), sum_of[below].flatten(0, 1).t()[None]
+            found = _backward(_flatten_rows(gradient[below]), *states, *ends, 0.0, False, scale=scaling)
+            of_query[below] += _unfold(found[0], query)
             of_key[at] += found[1][0].transpose(0, 1)
             of_value[at] += found[2][0].transpose(0, 1)
         return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype), None, None, None
 
 
-def _queries(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
+def _pick_queries(states: torch.Tensor, block: TreeBlock) -> torch.Tensor:
     """(tokens, shared, heads, dim) as (n, heads, queries x shared, dim)."""
     picked = states.index_select(0, block.queries.flatten())
     return picked.view(len(block.queries), -1, *states.shape[2:]).transpose(1, 2)
 
 
-def gathered(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
+def gather(states: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
     """(tokens, heads, dim) at `index` (n, k) as (n, heads, k, dim); n is 1 for a slice."""
     if isinstance(index, slice):
-        return _heads(states[index])
+        return _put_heads_first(states[index])
     picked = states.index_select(0, index.flatten())
     return picked.view(*index.shape, *states.shape[1:]).transpose(1, 2)
 
 
-def _rows(states: torch.Tensor) -> torch.Tensor:
+def _flatten_rows(states: torch.Tensor) -> torch.Tensor:
     """(tokens, shared, heads, dim) as (1, heads, tokens x shared, dim)."""
-    return _heads(states.flatten(0, 1))
+    return _put_heads_first(states.flatten(0, 1))
 
 
-def _heads(states: torch.Tensor) -> torch.Tensor:
+def _put_heads_first(states: torch.Tensor) -> torch.Tensor:
     return states.transpose(0, 1)[None]
 
 
-def _unfolded(found: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+def _unfold(found: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """(n, heads, queries x shared, dim) as (n x queries, shared, heads, dim)."""
     return found.transpose(1, 2).reshape(-1, *query.shape[1:])

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from astune.backbone.lora.folder import base_digest_in, base_mark, check_shapes, read_adapter, save_adapter
 from astune.backbone.lora.settings import SOLE, base_digest, import_peft, peft_settings, target_names
 from astune.config.schema import LoraConfig
-from astune.errors import MissingDependency, ModelError, named
+from astune.errors import MissingDependency, ModelError, name_error
 
 BASE = "__base__"
 """In the place of an adapter's name: the base model alone. peft's name for it."""
@@ -44,7 +44,7 @@ class Adapters:
         made = peft_settings(config, target_names(model, config.targets), base)
         self._mark = base_mark(config.base, base_digest(model.named_parameters()))
         try:
-            with _quiet():
+            with _silence_warnings():
                 self._peft = peft.PeftModel(model, made, adapter_name=names[0])
         except ValueError as error:  # layers whose kernels read the weights past the adapter, as Mamba's out_proj
             raise ModelError(f"astune.model.lora.targets: {error}") from error
@@ -63,7 +63,7 @@ class Adapters:
                 module.register_forward_pre_hook(self._select, with_kwargs=True)
 
     def parameters(self, name: str = SOLE) -> list[torch.nn.Parameter]:
-        """What is trained of an adapter, in the order of the model's layers."""
+        """The trained parameters of an adapter, in the order of the model's layers."""
         return self._parameters[name]
 
     @contextmanager
@@ -110,8 +110,8 @@ class Adapters:
             parameter.copy_(weights[key])
 
 
-def quantized(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What transformers is told to read the base in 4 bits onto the device; nothing where it is to be read as it is.
+def make_quantization(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Make the options by which transformers reads the base in 4 bits onto the device; none where it is read as it is.
     Raises MissingDependency without bitsandbytes."""
     if config.base == "dtype":
         return {}
@@ -126,8 +126,9 @@ def quantized(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> d
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """peft asks transformers for what that calls deprecated, and tells of experts that get no adapter here."""
+def _silence_warnings() -> Iterator[None]:
+    """Silence two warnings of peft: it uses a deprecated part of transformers, and reports experts that get no adapter
+    here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", message=r"The following (rank|alpha)_pattern keys", category=RuntimeWarning)
@@ -141,7 +142,7 @@ def merge(model: Any, directory: Path) -> Any:
     try:
         if base_digest_in(directory) not in (None, base_digest(model.named_parameters())):
             raise ModelError(f"the adapter in {directory} was trained over other weights than those of its base model")
-        with _quiet():
+        with _silence_warnings():
             return peft.PeftModel.from_pretrained(model, str(directory)).merge_and_unload()
     except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"the adapter in {directory} does not load: {named(error)}") from error
+        raise ModelError(f"the adapter in {directory} does not load: {name_error(error)}") from error

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from astune.backbone.local.model.attention import Layout, Rule, additive_mask, grouped_attention
+from astune.backbone.local.model.attention import Layout, Rule, additive_mask, attend_in_groups
 from astune.backbone.local.model.norms import scales
 from astune.backbone.local.model.products import Product, linear
 
@@ -36,13 +36,13 @@ class Keeping(Layout, Protocol):
     """A layout that keeps keys and values beyond the pass."""
 
     def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> object:
-        """What `attend` does with `key` and `value` before a query sees them."""
+        """Write `key` and `value` as `attend` does before a query sees them."""
 
 
 class Joined:
-    """Linear layers of the same input as one. Their parameters become views of one tensor: whoever trains, loads or
-    copies weights in place changes the joined ones too, and no second copy is kept. Where a parameter was given other
-    memory since, as by `model.to`, `refresh` joins anew."""
+    """Linear layers of the same input as one. Their parameters become views of one tensor: training, loading or copying
+    weights in place changes the joined ones too, and no second copy is kept. Where a parameter was given other memory
+    since, as by `model.to`, `refresh` joins anew."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
@@ -85,24 +85,24 @@ class DecoderLayer:
     def forward(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Layout) -> torch.Tensor:
         """`hidden` (n, t, width) is overwritten; `turn` are cosines and signed sines (n, t, 1, dim)."""
         n, t, _ = hidden.shape
-        turned, value = self._heads(hidden, turn, 0)
+        turned, value = self._compute_heads(hidden, turn, 0)
         seen = layout.attend(index, turned[:, : self.heads], turned[:, self.heads :], value, self.rule)
         _, out, gate_up, down = self.products
         hidden += out.of(seen.reshape(n, t, -1))
-        gate, up = gate_up.of(_rms(hidden, self.after_norm)).chunk(2, dim=-1)
+        gate, up = gate_up.of(_apply_norm(hidden, self.after_norm)).chunk(2, dim=-1)
         hidden += down.of(self.act(gate).mul_(up))
         return hidden
 
     def keep(self, index: int, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], layout: Keeping) -> None:
         """Compute keys and values alone."""
-        layout.keep(index, *self._heads(hidden, turn, self.heads))
+        layout.keep(index, *self._compute_heads(hidden, turn, self.heads))
 
-    def _heads(
+    def _compute_heads(
         self, hidden: torch.Tensor, turn: tuple[torch.Tensor, ...], first: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries and keys as one, from head `first` on, and values: (n, heads, t, dim)."""
         n, t, _ = hidden.shape
-        states = _rms(hidden, self.norm)
+        states = _apply_norm(hidden, self.norm)
         if first == 0:
             new = self.products[0].of(states)
         else:
@@ -111,7 +111,7 @@ class DecoderLayer:
         new = new.view(n, t, -1, self.dim)
         turned, value = new[:, :, : -self.kv_heads], new[:, :, -self.kv_heads :]
         if self.norms is not None:  # all heads at once but for their weights
-            turned = _normed(turned, (self.dim,), None, self.norms[0].variance_epsilon)
+            turned = _normalize(turned, (self.dim,), None, self.norms[0].variance_epsilon)
             turned[:, :, : -self.kv_heads].mul_(self.norms[0].weight)
             turned[:, :, -self.kv_heads :].mul_(self.norms[1].weight)
         turned = torch.addcmul(turned * turn[0], turned.roll(self.dim // 2, -1), turn[1])
@@ -119,15 +119,15 @@ class DecoderLayer:
 
 
 class Decoder:
-    """`model` written out. Whoever put a hook on a module wants it to be called: then `hooked` is true, and the model's
-    own forward pass is to be used."""
+    """`model` written out. A hook on a module has to be called: then `hooked` is true, and the model's own forward pass
+    is to be used."""
 
     def __init__(self, model: Any, rules: Sequence[Rule]) -> None:
         trunk = model.model
         self._embedding, self._norm, self._rotary = trunk.embed_tokens, trunk.norm, trunk.rotary_emb
         self._head = Product(model.lm_head)
         self.layers = [DecoderLayer(layer, rule) for layer, rule in zip(trunk.layers, rules, strict=True)]
-        self._hooks, self._own_hooks = _hooks(model), _own_hooks(model)
+        self._hooks, self._own_hooks = _list_hooks(model), _count_own_hooks(model)
 
     def renew(self) -> None:
         """The weights changed."""
@@ -135,7 +135,7 @@ class Decoder:
             product.renew()
 
     def products(self) -> Iterator[Product]:
-        """What is made of hidden states by a weight."""
+        """Give the products of hidden states and weights."""
         yield self._head
         for layer in self.layers:
             yield from layer.products
@@ -149,7 +149,7 @@ class Decoder:
         hidden, turn = self._begin(tokens, positions)
         for index, layer in enumerate(self.layers):
             hidden = layer.forward(index, hidden, turn, layout)
-        return self._head.of(_rms(hidden[:, -1], self._norm))
+        return self._head.of(_apply_norm(hidden[:, -1], self._norm))
 
     def keep(self, tokens: torch.Tensor, positions: torch.Tensor, layout: Keeping) -> None:
         """Leave keys and values of `tokens` in `layout`, and compute nothing that these do not need."""
@@ -160,7 +160,7 @@ class Decoder:
         last.keep(len(layers), hidden, turn, layout)
 
     def _begin(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Embeddings, and what turns queries and keys to their positions."""
+        """Compute the embeddings, and the cosines and sines that turn queries and keys to their positions."""
         for layer in self.layers:
             layer.qkv.refresh()
             layer.gate_up.refresh()
@@ -172,7 +172,7 @@ class Decoder:
 
 def find_decoder(model: Any) -> Decoder | None:
     """`model` written out, if it is a usual decoder and computes the same so. Its forward pass takes a `Layout`."""
-    if not _is_usual(model) or sum(map(len, _hooks(model))) > _own_hooks(model):
+    if not _is_usual(model) or sum(map(len, _list_hooks(model))) > _count_own_hooks(model):
         return None
     most = int(model.config.get_text_config().max_position_embeddings)
     vocabulary = min(len(model.model.embed_tokens.weight), 500)
@@ -209,15 +209,15 @@ class _Rows:
         self.rules[layer] = rule
         order = torch.arange(query.shape[2], device=query.device)
         seen = (order[None, :] <= order[:, None])[None, None].expand(len(query), 1, -1, -1)
-        return grouped_attention(query, key, value, additive_mask(seen, query, key), rule)
+        return attend_in_groups(query, key, value, additive_mask(seen, query, key), rule)
 
 
-def _rms(states: torch.Tensor, norm: Any) -> torch.Tensor:
+def _apply_norm(states: torch.Tensor, norm: Any) -> torch.Tensor:
     weight: torch.Tensor = norm.weight
-    return _normed(states, weight.shape, weight, norm.variance_epsilon)
+    return _normalize(states, weight.shape, weight, norm.variance_epsilon)
 
 
-def _normed(states: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+def _normalize(states: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """RMSNorm. On a CPU PyTorch's takes half as long again in float32 and a quarter in bfloat16, with few rows."""
     if states.dtype not in (torch.float32, torch.bfloat16) or states.device.type != "cpu":
         return functional.rms_norm(states, shape, weight, eps)
@@ -226,18 +226,18 @@ def _normed(states: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | N
     return (found if weight is None else found.mul_(weight)).to(states.dtype)
 
 
-def _hooks(model: nn.Module) -> list[Any]:
-    """What has the hooks of each module of a model, empty where there are none."""
+def _list_hooks(model: nn.Module) -> list[Any]:
+    """List the hooks of each module of a model, as the module has them: they stay up to date."""
     return [hooks for module in model.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks)]
 
 
-def _own_hooks(model: nn.Module) -> int:
-    """How many of them transformers put there for layers that are recomputed: they change no number."""
+def _count_own_hooks(model: nn.Module) -> int:
+    """Count the hooks that transformers put there for layers that are recomputed: they change no number."""
     return len(vars(model).get("_require_grads_hooks") or ())
 
 
 def _is_usual(model: Any) -> bool:
-    """Whether a model has the parts of a usual decoder, on a device with numbers, and no other parameters."""
+    """True if a model has the parts of a usual decoder, on a device with numbers, and no other parameters."""
     if set(model._modules) != MODEL or set(model.model._modules) != TRUNK or model.device.type == "meta":
         return False
     trunk = model.model

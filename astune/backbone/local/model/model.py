@@ -15,16 +15,18 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from astune.backbone.local.model.adapters import BASE, Adapters, quantized
-from astune.backbone.local.model.attention import ATTENTION
+from astune.backbone.local.model.adapters import BASE, Adapters, make_quantization
+from astune.backbone.local.model.attention import FLASH, NAMES
 from astune.backbone.local.model.family import TREE, Family, find_family
+from astune.backbone.local.model.flash import require_flash
 from astune.backbone.local.model.norms import quicken
 from astune.backbone.local.model.products import quicken_linear
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
-from astune.backbone.lora.settings import SOLE, begun_adapter, found_at
+from astune.backbone.lora.settings import SOLE, find_begun_adapter, locate_base
 from astune.config.schema import ModelConfig
 from astune.context_tracker.model_dir import base_name, copy_tokenizer, resolve_base_dir
 from astune.errors import ModelError
+from astune.monitor.disk import follow_umask
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class LoadedModel:
             return self
         return replace(self, sampling_model=copy.deepcopy(self.model).requires_grad_(False))
 
-    def trained(self) -> list[torch.nn.Parameter]:
+    def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that an optimizer has: those of the adapter, or all."""
         return list(self.model.parameters()) if self.adapters is None else self.adapters.parameters(self.adapter)
 
@@ -105,14 +107,16 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
     of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names.
     Without `sampled` no copy is made to sample from."""
     lora = config.lora.rank is not None
-    begin = begun_adapter(config)
+    begin = find_begun_adapter(config)
     path = config.path if begin is None else base_name(begin)
     directory = resolve_base_dir(config.path)
     device, dtype = placement(config)
-    more = quantized(config.lora, device, dtype)
-    model = read_weights(directory, dtype if lora else torch.float32, **more)
+    if config.attention == FLASH:
+        require_flash(device, dtype)
+    more = make_quantization(config.lora, device, dtype)
+    model = read_weights(directory, dtype if lora else torch.float32, config.attention, **more)
     model = model.eval() if more else model.to(device).eval()
-    family = find_family(model)
+    family = find_family(model, config.attention)
     if family.reason is not None:
         logger.warning(
             "%s trains one row and samples one conversation at a time, which is slow: %s",
@@ -124,14 +128,14 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
         quicken_linear(model)
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
-    adapters = Adapters(model, config.lora, found_at(path, directory), names) if lora else None
+    adapters = Adapters(model, config.lora, locate_base(path, directory), names) if lora else None
     if begin is not None and adapters is not None:
         for name in names:
             adapters.load(begin, name)
     if config.gradient_checkpointing:
         recompute(model)
     one = lora or dtype == torch.float32 or not sampled
-    sampling_model = model if one else _reduced(model, dtype).requires_grad_(False)
+    sampling_model = model if one else _reduce(model, dtype).requires_grad_(False)
     made_for = longest_context(model)
     _check_positions(model, config.max_model_len or made_for)
     if config.max_model_len is not None and config.max_model_len > made_for:
@@ -145,7 +149,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
     return LoadedModel(model, sampling_model, *facts, adapters, names[0], begin is not None)
 
 
-def _reduced(model: Any, dtype: torch.dtype) -> Any:
+def _reduce(model: Any, dtype: torch.dtype) -> Any:
     """A copy with weights in `dtype`. What no file has stays as it is: by frequencies in bfloat16 the thousandth token
     would turn by another angle than in training."""
     made = copy.deepcopy(model)
@@ -186,8 +190,8 @@ def _check_positions(model: Any, context: int) -> None:
             )
 
 
-def read_weights(directory: Path, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
-    """The model in `directory`, in `dtype`, with the attention that takes a `Layout`. Raises ModelError also where its
+def read_weights(directory: Path, dtype: torch.dtype = torch.float32, attention: str = "auto", **more: Any) -> Any:
+    """The model in `directory`, in `dtype`, with an `attention` that takes a `Layout`. Raises ModelError also where its
     files lack a tensor of the model, have one too many or one of another shape: transformers would draw at random what
     is not there. Tied weights may be left out."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -198,7 +202,7 @@ def read_weights(directory: Path, dtype: torch.dtype = torch.float32, **more: An
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             dtype=dtype,
-            attn_implementation=ATTENTION,
+            attn_implementation=NAMES[attention],
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             **more,
@@ -215,7 +219,7 @@ def _check_tensors(directory: Path, found: dict[str, Any]) -> None:
     mismatched = [f"{name} {tuple(saved)} for {tuple(own)}" for name, saved, own in sorted(found["mismatched_keys"])]
     wrong = {"lack": sorted(found["missing_keys"]), "have too much": sorted(found["unexpected_keys"])}
     wrong["have in another shape"] = mismatched
-    said = [f"{what} {_listed(names)}" for what, names in wrong.items() if names]
+    said = [f"{what} {_list_names(names)}" for what, names in wrong.items() if names]
     if said:
         raise ModelError(
             f"the weights in {directory} are not those of the model that its config.json describes: they "
@@ -223,9 +227,16 @@ def _check_tensors(directory: Path, found: dict[str, Any]) -> None:
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more
+
+
+def let_go(model: Any) -> None:
+    """Have the weights leave memory with the last reference to `model`, which computes no more: the own `forward` of a
+    module refers back to it, and Python looks for such cycles late."""
+    for module in model.modules():
+        vars(module).pop("forward", None)
 
 
 def save_model(loaded: LoadedModel, directory: Path) -> None:
@@ -233,6 +244,7 @@ def save_model(loaded: LoadedModel, directory: Path) -> None:
     adapters only the adapter, as peft has it."""
     if loaded.adapters is None:
         loaded.model.save_pretrained(directory)
+        follow_umask(directory)
     else:
         loaded.adapters.save(directory, loaded.adapter)
     copy_tokenizer(loaded.directory, directory)

@@ -32,18 +32,18 @@ def quicken(model: nn.Module) -> int:
 def scales(states: torch.Tensor, eps: float) -> torch.Tensor:
     """One over the root of the mean square of each row of `states` (..., n), as (..., 1), in float32 on a CPU."""
     length = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-    return torch.addcmul(_constant(eps), length, length, value=1 / states.shape[-1]).rsqrt_()
+    return torch.addcmul(_make_constant(eps), length, length, value=1 / states.shape[-1]).rsqrt_()
 
 
 @cache
-def _constant(number: float) -> torch.Tensor:
+def _make_constant(number: float) -> torch.Tensor:
     """It is made once: to make it takes as long as what is computed with it."""
     with torch.inference_mode(False):
         return torch.tensor(number)
 
 
 def _is_rms_norm(module: Any) -> bool:
-    """Whether a module has one weight for each number of a row, and computes an RMSNorm."""
+    """True if a module has one weight for each number of a row, and computes an RMSNorm."""
     weight, eps = module._parameters.get("weight"), vars(module).get("variance_epsilon")
     if set(module._parameters) != {"weight"} or module._buffers or module._modules or not isinstance(eps, float):
         return False
@@ -53,7 +53,7 @@ def _is_rms_norm(module: Any) -> bool:
     rows = sizes * torch.sin(torch.arange(1, 4 * len(weight) + 1)).view(4, -1) + sizes / 3
     try:
         with torch.no_grad():
-            own, found = module(rows), _normed(rows, weight, eps)
+            own, found = module(rows), _normalize(rows, weight, eps)
             return bool((own - found).abs().max() <= TOLERANCE * own.abs().max())
     except (TypeError, ValueError, RuntimeError):  # it takes something else
         return False
@@ -61,12 +61,12 @@ def _is_rms_norm(module: Any) -> bool:
 
 def _forward(norm: Any, states: torch.Tensor) -> torch.Tensor:
     if states.dtype == norm.weight.dtype == torch.float32:
-        return _normed(states, norm.weight, norm.variance_epsilon)
+        return _normalize(states, norm.weight, norm.variance_epsilon)
     own: torch.Tensor = type(norm).forward(norm, states)  # a copy of the model in another precision
     return own
 
 
-def _normed(states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def _normalize(states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     normed: torch.Tensor = _RMSNorm.apply(states, weight, eps)  # type: ignore[no-untyped-call]
     return normed
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from astune.backbone.processor import is_of_amd
+from astune.backbone.memory.processor import is_of_amd
 
 WORTH_A_CALL = 2**20
 """Multiplications, three rows more counted, from which on it is quicker. A call of oneDNN takes 10 µs more than one of
@@ -24,12 +24,12 @@ MKL, and another 20 where it has to wake a thread, which MKL does not for so lit
 little more again."""
 AMX = torch.cpu._is_amx_tile_supported()
 ROWS = 64
-"""What weights are laid out for. Another number of rows loses nothing by it."""
+"""Number of rows that weights are laid out for. Another number loses nothing by it."""
 
 
 @cache
 def by_onednn() -> frozenset[torch.dtype]:
-    """The precisions in which it computes here in the place of what PyTorch would choose."""
+    """List the precisions in which oneDNN computes here in place of PyTorch's own choice."""
     if not torch.backends.mkldnn.is_available() or not is_of_amd():  # type: ignore[no-untyped-call]
         return frozenset()
     in_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -37,15 +37,15 @@ def by_onednn() -> frozenset[torch.dtype]:
 
 
 class LinearLayer(Protocol):
-    """What has a weight (outputs, inputs), and a bias (outputs,) or None."""
+    """A layer with a weight (outputs, inputs), and a bias (outputs,) or None."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
 
 
 class Product:
-    """What hidden states become by a linear layer, without gradients. `renew` is to be called once its weight changed:
-    there may be a copy of it."""
+    """The product of hidden states and a linear layer, without gradients. `renew` is to be called once its weight
+    changed: there may be a copy of it."""
 
     def __init__(self, layer: LinearLayer) -> None:
         self.layer = layer
@@ -60,7 +60,7 @@ class Product:
         weight, bias = self.layer.weight, self.layer.bias
         if self._place != weight.data_ptr():  # as by `model.to`
             self.renew()
-        if _worth_it(states, weight):
+        if _is_worth_it(states, weight):
             if self._laid_out is None:
                 self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
             return _product(states, self._laid_out, bias)
@@ -75,7 +75,7 @@ class Product:
 def linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """The same with a weight as it is. One row in bfloat16 is a product of its own on a CPU with AMX, where PyTorch's
     for several rows takes twice as long; on others it is the other way round."""
-    if weight.dtype == torch.float32 and _worth_it(states, weight):
+    if weight.dtype == torch.float32 and _is_worth_it(states, weight):
         return _product(states, weight, bias)
     if states.dtype != torch.bfloat16 or states.numel() != weight.shape[1] or states.device.type != "cpu" or not AMX:
         return functional.linear(states, weight, bias)
@@ -89,8 +89,8 @@ def _product(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return product
 
 
-def _worth_it(states: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether oneDNN is to compute a product."""
+def _is_worth_it(states: torch.Tensor, weight: torch.Tensor) -> bool:
+    """True if a product is large enough for oneDNN."""
     if weight.dtype not in by_onednn() or weight.device.type != "cpu":
         return False
     rows = states.numel() // max(weight.shape[1], 1)
@@ -110,7 +110,7 @@ def quicken_linear(model: nn.Module) -> int:
 def _forward(layer: nn.Linear, states: torch.Tensor) -> torch.Tensor:
     weight, bias = layer.weight, layer.bias
     plain = states.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if not plain or not _worth_it(states, weight):
+    if not plain or not _is_worth_it(states, weight):
         return functional.linear(states, weight, bias)
     product: torch.Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
     return product
@@ -133,12 +133,12 @@ class _Linear(torch.autograd.Function):
         rows = gradient.reshape(-1, gradient.shape[-1]).contiguous()
         return (
             _product(rows, weight.T).view(states.shape) if of_states else None,
-            _of_weight(rows, states.reshape(-1, states.shape[-1]).contiguous()) if of_weight else None,
+            _compute_weight_gradient(rows, states.reshape(-1, states.shape[-1]).contiguous()) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
 
 
-def _of_weight(gradient: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+def _compute_weight_gradient(gradient: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """(outputs, inputs). oneDNN is quicker where the larger one stands in the weight's place."""
     if gradient.shape[1] > states.shape[1]:
         return _product(states.T, gradient.T).T

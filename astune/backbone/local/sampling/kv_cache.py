@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from astune.backbone.local.model.adapters import Adapters
-from astune.backbone.local.model.attention import Rule, additive_mask, can_merge, grouped_attention
+from astune.backbone.local.model.attention import FLASH, Rule, additive_mask, attend_in_groups, can_merge
 from astune.backbone.local.model.decoder import Decoder, find_decoder
+from astune.backbone.local.model.flash import attend_to_slots
 from astune.backbone.local.process import KEPT
 from astune.backbone.local.sampling.shared_keys import PrefixGroups, StepKeys
 from astune.backbone.local.sampling.slots import Slots
@@ -55,10 +56,10 @@ class KVCache(Slots):
         grown = max(positions, self.positions + GROWTH)
         for store in (self.keys, self.values):
             for layer, old in store.items():
-                store[layer] = self._longer(old, grown)
+                store[layer] = self._lengthen(old, grown)
         self.widen(grown)
 
-    def _longer(self, old: torch.Tensor, positions: int) -> torch.Tensor:
+    def _lengthen(self, old: torch.Tensor, positions: int) -> torch.Tensor:
         new = zeros((*old.shape[:2], positions, old.shape[3]), self.dtype, self.device)
         if self.device.type == "cpu":  # what nobody holds is not touched
             for slot, held in enumerate(self.lengths):
@@ -111,7 +112,7 @@ class KVCache(Slots):
         self.reserve(max(ends) + 1)  # once, and not with each piece
         while rest := [(slot, text[done:]) for slot, text in zip(slots, texts, strict=True) if len(text) > done]:
             own, lefts = [slot for slot, _ in rest], [text for _, text in rest]
-            size = self._piece(own)
+            size = self._choose_piece(own)
             pieces = [text[:size] for text in lefts]
             ids = np.zeros((len(pieces), len(pieces[-1])), np.int64)
             for row, piece in enumerate(pieces):
@@ -121,7 +122,7 @@ class KVCache(Slots):
                 self.append(slot, piece)
             done += size
 
-    def _piece(self, slots: Sequence[int]) -> int:
+    def _choose_piece(self, slots: Sequence[int]) -> int:
         """Most tokens for each of `slots` in one pass: the largest t with n t and n t (held + t) within the limits."""
         held, rows = int(self.lengths[list(slots)].max()), len(slots)
         scores = int((math.sqrt(held**2 + 4 * SCORES_AT_ONCE / rows) - held) / 2)
@@ -134,27 +135,28 @@ class KVCache(Slots):
         rows = running[-1] + 1
         dense = 2 * len(running) >= rows
         slots = list(range(rows)) if dense else running
-        layout = self._layout(running, 1, rows if dense else None)
+        layout = self._make_layout(running, 1, rows if dense else None)
         if self.device.type == "cpu":
             layout.grouped = self._shared.step(running, slots, self.keys, self.values)
         tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
-        if (decoder := self._written_out(model)) is not None:
+        if (decoder := self._get_decoder(model)) is not None:
             logits = decoder.forward(tokens, layout.positions, layout)
         else:
-            logits = self._own_forward(model, tokens, slots, layout)
+            logits = self._call_model(model, tokens, slots, layout)
         return logits if len(running) == len(slots) else logits[running]
 
     def _keep(self, model: Any, ids: np.ndarray, slots: Sequence[int]) -> None:
         """Compute keys and values of new tokens `ids` (n, t), each row behind what its slot holds."""
-        layout = self._layout(slots, ids.shape[1])
+        layout = self._make_layout(slots, ids.shape[1])
         tokens = torch.as_tensor(ids, device=self.device)
-        if (decoder := self._written_out(model)) is not None:
+        if (decoder := self._get_decoder(model)) is not None:
             decoder.keep(tokens, layout.positions, layout)
         else:
-            self._own_forward(model, tokens, slots, layout)
+            self._call_model(model, tokens, slots, layout)
 
-    def _layout(self, slots: Sequence[int], new_tokens: int, rows: int | None = None) -> CacheLayout:
-        """Of new tokens in `slots`; with `rows` the slots before that number are rows too, of which nothing is kept."""
+    def _make_layout(self, slots: Sequence[int], new_tokens: int, rows: int | None = None) -> CacheLayout:
+        """Lay out new tokens in `slots`; with `rows` the slots before that number are rows too, of which nothing is
+        kept."""
         starts = self.lengths[list(slots)]
         self.reserve(int(starts.max()) + new_tokens + 1)
         if rows is None:
@@ -163,14 +165,14 @@ class KVCache(Slots):
         begins[slots] = places[slots] = starts
         return CacheLayout(self, slice(0, rows), begins, places, new_tokens)
 
-    def _own_forward(self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout) -> torch.Tensor:
+    def _call_model(self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout) -> torch.Tensor:
         with self.using(slots):
             logits: torch.Tensor = model(
                 input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
             ).logits
         return logits[:, -1]
 
-    def _written_out(self, model: Any) -> Decoder | None:
+    def _get_decoder(self, model: Any) -> Decoder | None:
         if self._model is not model:
             self._decoder = find_decoder(model) if self._adapters is None else None
             self._model = model
@@ -215,6 +217,9 @@ class CacheLayout:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         keys, values = self.keep(layer, key, value)
+        if rule.kernel == FLASH:
+            stored = keys[:, :, : self.width], values[:, :, : self.width]
+            return attend_to_slots(query, *stored, self._index, self.positions[:, -1] + 1, rule)
         if self.grouped is not None and can_merge(query, value, rule):
             behind = slice(self.grouped.begin, self.grouped.width)
             return self.grouped.attend(
@@ -223,19 +228,19 @@ class CacheLayout:
         known, content = keys[self.rows, :, : self.width], values[self.rows, :, : self.width]
         case = rule.window, query.shape[1] // key.shape[1]
         if case not in self._masks:
-            self._masks[case] = additive_mask(self._seen(rule.window), query, key)
-        return grouped_attention(query, known, content, self._masks[case], rule)
+            self._masks[case] = additive_mask(self._mark_seen(rule.window), query, key)
+        return attend_in_groups(query, known, content, self._masks[case], rule)
 
     def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values of the new tokens; what the cache has of the layer."""
         keys, values = self.cache.layer(layer, key, value)
-        places = self._written_at(keys)
+        places = self._find_places(keys)
         keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
         values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
         return keys, values
 
-    def _written_at(self, keys: torch.Tensor) -> torch.Tensor:
-        """Where the keys of the new tokens stand among those of all slots, heads and positions (n heads t,)."""
+    def _find_places(self, keys: torch.Tensor) -> torch.Tensor:
+        """Find the places (n heads t,) of the new tokens' keys among those of all slots, heads and positions."""
         _, heads, positions, _ = keys.shape
         if heads not in self._written:
             own = torch.arange(heads, device=self._index.device)[:, None]
@@ -243,8 +248,8 @@ class CacheLayout:
             self._written[heads] = (rows * positions + self._places[:, None]).flatten()
         return self._written[heads]
 
-    def _seen(self, window: int | None) -> torch.Tensor:
-        """(n, 1, q, k): the positions up to the query's own, the last `window` of them."""
+    def _mark_seen(self, window: int | None) -> torch.Tensor:
+        """Mark (n, 1, q, k) the positions up to the query's own, the last `window` of them."""
         stands = torch.arange(self.width, device=self._index.device)
         positions = self.positions[:, :, None]
         seen = stands <= positions

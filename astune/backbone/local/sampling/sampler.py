@@ -23,7 +23,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from astune.backbone.answerable import check_answerable
 from astune.backbone.local.learning.prefix_tree import common_prefix
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import TREE, Family
@@ -31,9 +30,10 @@ from astune.backbone.local.sampling.draw import draw
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.state_cache import StateCache
 from astune.backbone.lora.settings import SOLE
+from astune.backbone.policies.requests import check_answerable
 from astune.errors import PolicyError, WorkflowError
 from astune.rollout.rounds import Rounds
-from astune.sampling import shortened
+from astune.sampling import shorten
 from astune.types import FinishReason, Generation, Sampling
 
 T = TypeVar("T")
@@ -70,13 +70,13 @@ class GenerationRequest:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was sampled, if anything."""
+        """Forget the tokens sampled so far."""
         self.uniform = random.Random(self.seed)
         self.output_ids: list[int] = []
         self.logprobs: list[float] = []
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in whoever waits for the answer, if anybody still does."""
+        """Raise `error` where the answer is waited for, if it still is."""
         failed = PolicyError(f"the model failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         if not self.future.done():
@@ -116,7 +116,7 @@ class Sampler:
             else StateCache(model, slots, parameter.device, continues=family.continues, adapters=adapters)
         )
         self._in_pieces = family.layout == "tree" or family.continues
-        """Whether a prompt may be computed in several passes without beginning anew."""
+        """True if a prompt may be computed in several passes without beginning anew."""
         self._waiting: list[GenerationRequest] = []
         self._running: dict[int, GenerationRequest] = {}
         self._wanted = np.zeros(slots, np.int64)
@@ -158,7 +158,7 @@ class Sampler:
         if adapter not in self.versions:
             raise PolicyError(f"there is no adapter {adapter!r}; there are: {', '.join(self.versions)}")
         check_answerable(prompt_ids, sampling, self._context_length)
-        prompt = self._checked(prompt_ids)
+        prompt = self._check_ids(prompt_ids)
         if sampling.stop and self._decode_text is None:
             raise PolicyError("a sampler made without `decode` cannot look for stop texts")
         loop = asyncio.get_running_loop()
@@ -170,11 +170,11 @@ class Sampler:
             self._driver = loop.create_task(self._drive())
         return await request.future
 
-    def _checked(self, prompt_ids: Sequence[int]) -> np.ndarray:
+    def _check_ids(self, prompt_ids: Sequence[int]) -> np.ndarray:
         ids, most = np.asarray(prompt_ids), self._vocabulary - 1
         if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > most:
             wrong = next(each for each in prompt_ids if not isinstance(each, int) or not 0 <= each <= most)
-            raise WorkflowError(f"the prompt has token id {shortened(wrong)}, but the model knows 0 to {most}")
+            raise WorkflowError(f"the prompt has token id {shorten(wrong)}, but the model knows 0 to {most}")
         return ids.astype(np.int64)
 
     async def _drive(self) -> None:
@@ -183,7 +183,7 @@ class Sampler:
         with self._rounds.stepping():
             while self._waiting or self._running:
                 await self._let_agents_run()
-                while await self._rounds.settled(idle=not self._running):
+                while await self._rounds.settle(idle=not self._running):
                     self._finished = True
                     await self._let_agents_run()
                 self._rounds.advance()
@@ -214,8 +214,8 @@ class Sampler:
             self.forget(adapter)
 
     def _fail_one(self, request: GenerationRequest, error: Exception) -> None:
-        """Fail one request and wipe its slot: what is in it may be no numbers, and whoever takes the slot next must not
-        meet them."""
+        """Fail one request and wipe its slot: it may hold what is no number, and the next request in the slot must not
+        meet that."""
         self._release(request)
         self._cache.wipe(request.slot)
         request.fail(error)
@@ -240,17 +240,17 @@ class Sampler:
         for a token, and a part otherwise. Requests that share a long prefix with one that is being computed wait for
         it and copy it."""
         self._drop_cancelled()
-        some_answer = len(self._filling()) < len(self._running)
+        some_answer = len(self._list_filling()) < len(self._running)
         left = TOKENS_BETWEEN_STEPS if some_answer and self._in_pieces else sys.maxsize
         self._seat()
-        while left > 0 and (filling := self._filling()):
+        while left > 0 and (filling := self._list_filling()):
             left -= self._fill(filling, left)
             self._seat()
 
     def _seat(self) -> None:
         """First come, first served. Which of two came first between two steps may be chance, where they come from other
         processes: their seeds decide, as a row's last bits depend on its place on some processors."""
-        filling, later = self._filling(), []
+        filling, later = self._list_filling(), []
         for request in sorted(self._waiting, key=lambda request: (request.since, request.seed)):
             if len(self._running) == self._cache.slots or not self._take_slot(request, filling):
                 later.append(request)
@@ -261,23 +261,23 @@ class Sampler:
                 request.pending = int(request.prompt[-1])
         self._waiting = later
 
-    def _filling(self) -> list[GenerationRequest]:
-        """Those in a slot whose prompt is not computed yet, the first to come first."""
+    def _list_filling(self) -> list[GenerationRequest]:
+        """List the requests in a slot whose prompt is not computed yet, the first to come first."""
         if not (self._wanted > self._cache.lengths).any():  # as in nearly every step
             return []
-        return [request for request in self._running.values() if self._missing(request) > 0]
+        return [request for request in self._running.values() if self._count_missing(request) > 0]
 
     def _drop_cancelled(self) -> None:
         self._waiting = [request for request in self._waiting if not request.future.done()]
         for request in [request for request in self._running.values() if request.future.done()]:
             self._release(request)
 
-    def _missing(self, request: GenerationRequest) -> int:
+    def _count_missing(self, request: GenerationRequest) -> int:
         return int(self._wanted[request.slot] - self._cache.lengths[request.slot])
 
     def _take_slot(self, request: GenerationRequest, filling: Sequence[GenerationRequest]) -> bool:
         """Find the slot that saves most; False if waiting for a prompt that is being computed saves more."""
-        known = self._cache.shared_prefixes(request.prompt[: 0 if request.unshared else -1], request.adapter)
+        known = self._cache.count_shared(request.prompt[: 0 if request.unshared else -1], request.adapter)
         source = int(known.argmax())
         for other in () if request.unshared else filling:
             shared = common_prefix(request.prompt[:-1], other.prompt[:-1]) if other.adapter == request.adapter else 0
@@ -301,9 +301,9 @@ class Sampler:
         oldest, *others = filling
         pieces: list[tuple[int, GenerationRequest]] = []
         given = 0
-        for number, request in enumerate((oldest, *sorted(others, key=self._missing))):
+        for number, request in enumerate((oldest, *sorted(others, key=self._count_missing))):
             share = max((left - given) // (len(filling) - number), WORTH_A_PASS)
-            size = min(self._missing(request), share, left - given)
+            size = min(self._count_missing(request), share, left - given)
             if size > 0:
                 pieces.append((size, request))
                 given += size
@@ -322,7 +322,7 @@ class Sampler:
 
     def _decode(self) -> None:
         """One token for every request whose prompt is computed."""
-        filling = set(self._filling())
+        filling = set(self._list_filling())
         running = [each for _, each in sorted(self._running.items()) if each not in filling]
         for requests, logits in self._apart(running, self._next_logits) if running else ():
             self._cache.append_each([r.slot for r in requests], [r.pending for r in requests])
@@ -372,7 +372,7 @@ class Sampler:
         self._waiting.append(request)
 
     def _completes_stop(self, request: GenerationRequest) -> bool:
-        """Whether the last token completed a stop text."""
+        """True if the last token completed a stop text."""
         stop = request.sampling.stop
         if not stop or self._decode_text is None:
             return False

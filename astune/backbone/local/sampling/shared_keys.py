@@ -5,7 +5,7 @@
     slot 2   system tools question | answer c        reads for itself
 
 The two parts are merged by their sums of exponentials, as those of a tree in training are: together they are the
-softmax over the whole conversation. Whoever shares nothing is a group by itself.
+softmax over the whole conversation. A slot that shares nothing is a group by itself.
 
 Nothing has to be told of what slots do: a copy is used for a slot whose tokens and adapter are those that it was made
 of, and otherwise the groups are formed anew.
@@ -13,6 +13,7 @@ of, and otherwise the groups are formed anew.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,17 +60,17 @@ class _Part:
 def find_groups(held: Slots, slots: Sequence[int]) -> list[PrefixGroup]:
     """Every one of `slots` in one group, so that few tokens have to be read: no fewer are saved than by any groups of
     all that begin alike. One that is alone has the length of the shortest group, or its own if that is less."""
-    order = sorted(slots, key=lambda slot: (str(held.owners[slot]), _text(held, slot).tobytes()))
+    order = sorted(slots, key=lambda slot: (str(held.owners[slot]), _read_text(held, slot).tobytes()))
     if not order:
         return []
-    common = [_common(held, one, other) for one, other in pairwise(order)]
+    common = [_count_common(held, one, other) for one, other in pairwise(order)]
     open_parts: list[tuple[int, list[_Part]]] = []
     """What has so many tokens in common, growing, as far as it is known."""
     for slot, after in zip(order, [*common, -1], strict=True):
         part = _Part((slot,), 0, (PrefixGroup((slot,), 0),))
         while open_parts and open_parts[-1][0] > after:
             length, parts = open_parts.pop()
-            part = _best(length, [*parts, part])
+            part = _join_best(length, [*parts, part])
         if open_parts and open_parts[-1][0] == after:
             open_parts[-1][1].append(part)
         else:
@@ -82,8 +83,9 @@ def find_groups(held: Slots, slots: Sequence[int]) -> list[PrefixGroup]:
     ]
 
 
-def _best(length: int, parts: Sequence[_Part]) -> _Part:
-    """Those of `parts` that save more so as one group of `length`, the others as they are."""
+def _join_best(length: int, parts: Sequence[_Part]) -> _Part:
+    """Join the `parts` that save more tokens as one group with `length` tokens in common; leave the others as they
+    are."""
     joined = [part for part in parts if len(part.slots) * length > part.saved]
     group = tuple(slot for part in joined for slot in part.slots)
     gain = (len(group) - 1) * length - sum(part.saved for part in joined)
@@ -97,20 +99,23 @@ def _best(length: int, parts: Sequence[_Part]) -> _Part:
     )
 
 
-def _text(held: Slots, slot: int) -> np.ndarray:
+def _read_text(held: Slots, slot: int) -> np.ndarray:
     return held.tokens[slot, : held.lengths[slot]]
 
 
-def _common(held: Slots, one: int, other: int) -> int:
+def _count_common(held: Slots, one: int, other: int) -> int:
     """Tokens that two begin with."""
-    return common_prefix(_text(held, one), _text(held, other)) if held.owners[one] == held.owners[other] else 0
+    return (
+        common_prefix(_read_text(held, one), _read_text(held, other)) if held.owners[one] == held.owners[other] else 0
+    )
 
 
 class PrefixGroups:
     """Groups of the slots of `held`, and the keys and values that the slots of each have in common."""
 
     def __init__(self, held: Slots) -> None:
-        self._held = held
+        # They belong to it: a cycle would keep the weights of an old version in memory until Python looks for cycles.
+        self._held: Slots = weakref.proxy(held)
         self._alone: set[int] = set()
         self.clear()
 
@@ -120,7 +125,7 @@ class PrefixGroups:
         self._forget()
 
     def leave_alone(self, slot: int) -> None:
-        """What it shared may have been no numbers: until `clear` it reads its own keys."""
+        """Let a slot read its own keys until `clear`: those that it shared may have been no numbers."""
         self._alone.add(slot)
         self._forget()
 
@@ -130,8 +135,8 @@ class PrefixGroups:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def step(self, running: Sequence[int], rows: Sequence[int], keys: Store, values: Store) -> StepKeys | None:
-        """How the pending tokens of `running` see the tokens before them, if groups save enough. `rows` are the slots
-        that the step has a row for, `running` among them."""
+        """Make the keys that the pending tokens of `running` see, if groups save enough. `rows` are the slots that the
+        step has a row for, `running` among them."""
         if len(running) < 2 or not keys:
             return None
         slots = np.array(running)
@@ -152,7 +157,7 @@ class PrefixGroups:
         return begin > 0 and grouped <= WORTH * usual and (usual - grouped) * keys[0, :, 0].numel() >= LEAST_SAVED
 
     def _are_known(self, slots: np.ndarray) -> bool:
-        """Whether each is in a group, after those that are new have joined the one that they begin like."""
+        """Let new slots join the group that they begin like; True if each is in a group then."""
         if not self._groups:
             return False
         groups = self._of_slot[slots]
@@ -165,7 +170,7 @@ class PrefixGroups:
         return True
 
     def _begin_like(self, slots: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        """Whether each of `slots` (n,) holds what its one of `groups` (n,) begins with."""
+        """Tell for each of `slots` (n,) if it holds the tokens that its group, in `groups` (n,), begins with."""
         held, longest = self._held, self._tokens.shape[1]
         same = (held.tokens[slots, :longest] == self._tokens[groups]) | self._beyond[groups]
         found: np.ndarray = (
@@ -176,7 +181,7 @@ class PrefixGroups:
         return found
 
     def _form(self, running: np.ndarray) -> None:
-        """Put `running` into groups, and who else is like another: those whose agents come back."""
+        """Put `running` into groups, and other slots that begin like another one: their agents may come back."""
         self._forget()
         held = self._held
         others = np.flatnonzero(held.lengths > 0)
@@ -193,7 +198,7 @@ class PrefixGroups:
         self._beyond = self._tokens < 0
 
     def _copy(self, store: torch.Tensor) -> torch.Tensor:
-        """What each group begins with: (groups, key heads, longest, dim)."""
+        """Copy the beginning of each group: (groups, key heads, longest, dim)."""
         copy = store.new_zeros((len(self._groups), store.shape[1], self._tokens.shape[1], store.shape[3]))
         for number, group in enumerate(self._groups):
             copy[number, :, : group.length] = store[group.slots[0], :, : group.length]

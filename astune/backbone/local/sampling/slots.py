@@ -1,4 +1,4 @@
-"""Which tokens each slot of the sampler holds, whatever a cache keeps of them."""
+"""The tokens that each slot of the sampler holds, whatever a cache keeps of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Slots:
         """Forward passes in this block have a row for each of `slots`, which is computed with its adapter."""
         return nullcontext() if self._adapters is None else self._adapters.using(*self.owners[list(slots)])
 
-    def shared_prefixes(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
+    def count_shared(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
         """Count for each slot the leading tokens of `prompt` that it holds of an adapter; int array (slots,)."""
         width = min(len(prompt), self.positions)
         differs = self.tokens[:, :width] != prompt[:width]

@@ -21,7 +21,7 @@ from astune.errors import ModelError
 
 ATTENTION_STATE = "past_key_values"
 STATE_NAMES = (ATTENTION_STATE, "cache_params")
-"""What models call the cache that they take and give, with attention and without."""
+"""Names of the cache that models take and give, with attention and without."""
 GROWTH = 256
 """Room for token ids grows by at least so many at a time."""
 
@@ -40,9 +40,9 @@ class StateCache(Slots):
         self.taken_in = [0] * slots
         self._name = state_name(model)
 
-    def shared_prefixes(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
+    def count_shared(self, prompt: np.ndarray, owner: str = SOLE) -> np.ndarray:
         """Count for each slot the leading tokens of `prompt` that it holds of an adapter; 0 if it holds any other."""
-        shared = super().shared_prefixes(prompt, owner)
+        shared = super().count_shared(prompt, owner)
         return np.where(shared == self.lengths, shared, 0)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:

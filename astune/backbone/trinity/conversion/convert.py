@@ -5,9 +5,9 @@
     converted.origins["buffer.batch_size"]       # "astune.trainer.tasks_per_step (demo.yaml:28)"
     converted.yaml()                             # what Trinity's load_config reads
 
-Later ones win: `default_config/trinity_default.yaml`, what is converted from `astune.*` as
-`default_config/config_auto_convertion_trinity.json` says, what belongs to this run alone, the section `trinity:` of the
-user's file. A key of ours on the command line wins over that section of a file.
+Later ones win: `default_config/trinity_default.yaml`, what is converted from `astune.*` as the schema says of each key
+(`OnTrinity`), what belongs to this run alone, the section `trinity:` of the user's file. A key of ours on the command
+line wins over that section of a file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astune.backbone.foreign import leaves, origin_of, place_of, rows, tree_of, with_origin
-from astune.backbone.trinity.conversion.table import LOSS_ARGS, KeyRule, constants, table
+from astune.backbone.foreign.keys import at, leaves, origin_of, place_of, rows, tree_of, with_origin
+from astune.backbone.foreign.packages import attention_of
+from astune.backbone.trinity.conversion.table import LOSS_ARGS, constants, rules_for
 from astune.backbone.trinity.conversion.user_keys import OPERATORS, check_users_keys
-from astune.backbone.trinity.conversion.values import CONVERSIONS, ConversionInput, wants_tinker
-from astune.config.keys import value_at
-from astune.config.load import LoadedConfig
+from astune.backbone.trinity.conversion.values import CONVERSIONS, ConversionInput, on_megatron, wants_tinker
+from astune.config.keys import fates, value_at
+from astune.config.load import DEFAULTS, LoadedConfig
 from astune.config.render import inline
+from astune.config.rules.method import rules_of
+from astune.config.section import OnTrinity
 from astune.errors import ConfigError
 
 MADE = "made by ASTune"
 TINKER = "model.tinker.enable"
+ATTENTION = "trainer.trainer_config.actor_rollout_ref.model.override_config.attn_implementation"
+SEQUENCE = "trainer.ulysses_sequence_parallel_size"
 WORKFLOW_ARGS = "buffer.explorer_input.taskset.workflow_args"
 
 ALIAS = "configuration"
@@ -61,18 +66,18 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     `num_tasks` is the number of training tasks, or of examples, which `total_epochs` needs. Raises `ConfigError` with
     every key of the user's that would have no effect, each with its place and what to write instead.
     """
-    found, origins = constants(loaded.config.astune.algorithm.method)
+    found, origins = constants(loaded.config.astune.algorithm)
     if wants_tinker(loaded):
         found[TINKER], origins[TINKER] = True, "the shipped model is made for a CPU"
     users = dict(leaves(loaded.config.trinity))
-    places = dict.fromkeys(place for rule in table().values() for place in rule.to)
+    places = dict.fromkeys(place for rule in fates(OnTrinity).values() for place in rule.to)
     check_users_keys(loaded, users, places | found)
     overruled = set(_overruled(loaded, users))
     users = {key: value for key, value in users.items() if value != {} and key not in overruled}
     given = ConversionInput(loaded, tree_of(found | users), num_tasks)
-    problems: list[str] = []
+    problems = list(_parted(loaded, users))
     converted: dict[str, list[str]] = {}
-    for key, rule in table().items():
+    for key, rule in rules_for(loaded).items():
         try:
             values = _convert_key(key, rule, given, users)
         except ConfigError as error:
@@ -94,11 +99,29 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     return Converted(_arranged(tree_of(found)), origins)
 
 
-def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping[str, Any]) -> dict[str, Any]:
+def wants_attention(loaded: LoadedConfig) -> str:
+    """transformers' name of the attention in Trinity's training workers; "" where they compute none of transformers'.
+    Known before the conversion."""
+    users = dict(leaves(loaded.config.trinity))
+    if wants_tinker(loaded) or on_megatron(loaded.config.trinity):
+        return ""
+    ours = attention_of(loaded.config.astune.model, gpus=True)
+    return ours if ATTENTION in _overruled(loaded, users) else str(users.get(ATTENTION, ours))
+
+
+def _parted(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+    """Rows that GPUs share without the one attention that sees all of a row then."""
+    size, attention = users.get(SEQUENCE, 1), wants_attention(loaded)
+    if size != 1 and attention and not attention.startswith("flash"):
+        yield (
+            f"{at(loaded, f'trinity.{SEQUENCE}')}: got {size}, but the attention is {attention!r}, by which each GPU "
+            "would see its own part of a row alone; expected 1, or astune.model.attention: flash_attention_2"
+        )
+
+
+def _convert_key(key: str, rule: OnTrinity, given: ConversionInput, users: Mapping[str, Any]) -> dict[str, Any]:
     """Trinity's values by key, less those in the user's section, which count instead. Raises `ConfigError` for a key
     that the user set in vain."""
-    if given.config.algorithm.method not in rule.methods:
-        return {}
     value, why = value_at(given.loaded.config, key), rule.unsupported
     if given.tinker and given.loaded.differs_from_default(key):
         why = why or rule.tinker
@@ -106,7 +129,7 @@ def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping
         why = why or rule.cluster
     if why and given.loaded.differs_from_default(key) and not (rule.own_server and given.starts_server):
         if key not in given.loaded.set_by_user():  # but a preset, whose file is not the user's
-            why = why.replace("take the key out", f"set it to {inline(rule.unless)}")
+            why = why.replace("take the key out", f"set it to {inline(value_at(DEFAULTS, key))}")
         raise given.fault(key, f"got {value!r}: {why}")
     if rule.if_set and key not in given.loaded.set_by_user():
         return {}
@@ -117,7 +140,7 @@ def _convert_key(key: str, rule: KeyRule, given: ConversionInput, users: Mapping
 def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     """The keys of a file's section `trinity:` that give way to a key of ours on the command line. Only where a single
     key of ours decides: of several, as for the number of runners, none says alone what the section says."""
-    rules = {key: rule for key, rule in table().items() if loaded.config.astune.algorithm.method in rule.methods}
+    rules = rules_for(loaded)
     for place in users:
         ours = [key for key, rule in rules.items() if place in rule.to]
         wins = [loaded.origins[key] for key in ours] == ["command line"]
@@ -147,7 +170,7 @@ def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict
 
 def _handing_over(loaded: LoadedConfig, tinker: bool) -> dict[str, Any]:
     """How weights or, with a method other than rl, examples come to where they are needed."""
-    if loaded.config.astune.algorithm.method == "rl":
+    if rules_of(loaded.config.astune.algorithm).plays:
         return {"synchronizer.sync_method": "memory" if tinker else "nccl"}
     return {"algorithm.sample_strategy_args.trainer": "tinker" if tinker else "verl"}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from astune.backbone.foreign import at, leaves, put, shipped
+from astune.backbone.foreign.keys import at, leaves, put, read_shipped
 from astune.backbone.trinity.conversion.convert import Converted, convert
 from astune.backbone.trinity.conversion.table import ONLINE
 from astune.backbone.trinity.conversion.values import NOT_ON_TRINITY, uses_tinker
@@ -42,7 +42,7 @@ IN_VAIN = ("algorithm.advantage_fn", "algorithm.advantage_fn_args", "buffer.trai
 def convert_online(loaded: LoadedConfig, folder: Path) -> Converted:
     """Trinity's configuration for the service in `folder`. Raises ConfigError with every key that Trinity's trainer
     cannot honour, or that would have no effect."""
-    constants = shipped(ONLINE)
+    constants = read_shipped(ONLINE)
     problems = [*_wrong(loaded), *_in_vain(loaded, set(constants))]
     try:
         converted = convert(replace(loaded, config=_without_ours(loaded.config)), folder)
@@ -57,6 +57,11 @@ def convert_online(loaded: LoadedConfig, folder: Path) -> Converted:
         problems.append(
             f"{_where(loaded, 'model.tinker.base_url')}: a version is a folder of weights, and a tinker server "
             "elsewhere keeps them to itself; take the key out, so that one is started here"
+        )
+    elif rank := converted.tree["model"]["tinker"]["rank"]:
+        problems.append(
+            f"{_where(loaded, 'model.tinker.rank')}: got {rank}: a version is a folder of weights, not of an adapter; "
+            "take the key out"
         )
     if problems:
         raise ConfigError("\n".join(problems))

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
-from astune.backbone.foreign import at, clashes
+from astune.backbone.foreign.keys import at, clashes
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
@@ -46,17 +46,21 @@ def check_users_keys(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapp
 
     `users` are the user's values by dotted key, `known` those of Trinity's tree without them.
     """
-    if problems := [*_owned(loaded, users), *_bound(loaded, users), *clashes(loaded, "trinity", users, known)]:
+    if problems := [
+        *_find_owned(loaded, users),
+        *_find_bound(loaded, users),
+        *clashes(loaded, "trinity", users, known),
+    ]:
         raise ConfigError("\n".join(problems))
 
 
-def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+def _find_owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     for key in users:
         if any(key == owned or key.startswith(f"{owned}.") for owned in OWNED):
             yield f"{at(loaded, f'trinity.{key}')}: a part of ASTune stands there; take the key out"
 
 
-def _bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+def _find_bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     """Keys with which a run would be trained otherwise than it was played, or wait for ever."""
     for key in users:
         if key in BOUND:

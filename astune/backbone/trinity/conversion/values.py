@@ -1,4 +1,4 @@
-"""The conversions that `config_auto_convertion_trinity.json` names: from one value of `astune.*` to what Trinity wants.
+"""The conversions that `OnTrinity` names in the schema: from one value of `astune.*` to what Trinity wants.
 
 Each takes the value and what else it may look at. A value that Trinity cannot serve is a `ConfigError` that says what
 to write instead.
@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astune.backbone.foreign.packages import attention_of
 from astune.config.load import LoadedConfig
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ConfigError
@@ -49,6 +51,10 @@ class ConversionInput:
         return self.loaded.config.astune
 
     @property
+    def plays(self) -> bool:
+        return rules_of(self.config.algorithm).plays
+
+    @property
     def tinker(self) -> bool:
         return uses_tinker(self.trinity)
 
@@ -69,6 +75,11 @@ class ConversionInput:
 def uses_tinker(trinity: Mapping[str, Any]) -> bool:
     """Whether engine and trainer are a tinker server; `trinity` is Trinity's tree."""
     return bool(trinity["model"]["tinker"]["enable"])
+
+
+def on_megatron(trinity: Mapping[str, Any]) -> bool:
+    """Whether Megatron trains; `trinity` is Trinity's tree, or the user's part of it."""
+    return str(trinity.get("trainer", {}).get("trainer_strategy")).startswith("megatron")
 
 
 def wants_tinker(loaded: LoadedConfig) -> bool:
@@ -110,6 +121,16 @@ def max_model_len(value: int | None, given: ConversionInput) -> int:
 
 def dtype(value: str, given: ConversionInput) -> str:
     return "bfloat16" if value == "auto" else value
+
+
+def attention(value: str, given: ConversionInput) -> str:
+    if value != "auto" and on_megatron(given.trinity):
+        raise given.fault(
+            "astune.model.attention",
+            f"got {value!r}, but Megatron (trinity.trainer.trainer_strategy) has an attention of its own; take the key "
+            "out",
+        )
+    return attention_of(given.config.model, gpus=not given.tinker)
 
 
 def temperature(value: float, given: ConversionInput) -> float:
@@ -174,9 +195,10 @@ def preference_beta(value: float, given: ConversionInput) -> float:
 
 
 def rows_per_step(value: int, given: ConversionInput) -> int:
-    """Episodes with rl; else examples, which are two rows each where answers are compared."""
-    rows = {"rl": given.config.rollout.num_repeat, "sft": 1, "dpo": 2}
-    return given.config.trainer.tasks_per_step * rows[given.config.algorithm.method]
+    """Episodes where they are played; else examples, which are two rows each where answers are compared."""
+    method = rules_of(given.config.algorithm)
+    rows = given.config.rollout.num_repeat if method.plays else 2 if method.compares else 1
+    return given.config.trainer.tasks_per_step * rows
 
 
 def runners(value: int, given: ConversionInput) -> int:
@@ -239,7 +261,7 @@ def trainer_steps(value: Any, given: ConversionInput) -> int | None:
     """With rl one step more than there is data for: Trinity stops the explorer once the trainer has done all its steps,
     and the last evaluation, which the explorer plays, would be cut off. None, no limit, where neither waits for the
     other."""
-    if given.config.algorithm.method != "rl":
+    if not given.plays:
         return steps(None, given)
     return steps(None, given) + 1 if given.config.synchronizer.style == "fixed" else None
 
@@ -251,7 +273,7 @@ def lr_schedule(value: str, given: ConversionInput) -> str:
             "Trinity has no 'linear'; expected 'cosine' or 'constant', "
             "or trinity.algorithm.optimizer.lr_scheduler_type, which counts there instead",
         )
-    if value != "constant" and given.config.algorithm.method == "rl" and given.config.synchronizer.style != "fixed":
+    if value != "constant" and given.plays and given.config.synchronizer.style != "fixed":
         raise given.fault(
             "astune.trainer.lr_schedule",
             f"{value!r} needs to know the last step, which only astune.synchronizer.style 'fixed' does; "
@@ -279,6 +301,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
         model_path,
         max_model_len,
         dtype,
+        attention,
         temperature,
         top_k,
         advantage_fn,

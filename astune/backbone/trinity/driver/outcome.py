@@ -78,7 +78,7 @@ class LoggedError:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it tells of another actor, which has failed, rather than of a fault of its own."""
+        """True if it tells of another actor, which has failed, rather than of a fault of its own."""
         name = re.split(r"[:(]", self.exception)[0].rpartition(".")[2]
         return name in CONSEQUENCES or self.exception.endswith(SHUT_DOWN)
 

@@ -16,7 +16,8 @@ import ray
 from trinity.common.config import Config as TrinityConfig
 
 from astune.backbone.ray_cluster.connect import connect
-from astune.backbone.ray_cluster.nodes import live_nodes, seen_by
+from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes
+from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 
@@ -25,7 +26,7 @@ ADDRESS = "trinity.cluster.ray_address"
 
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """Check what needs no Ray, before or after Trinity's own `check_and_update`."""
-    batch = _batch(config, trinity) if config.algorithm.method == "rl" else _training_alone(trinity)
+    batch = _batch(config, trinity) if rules_of(config.algorithm).plays else _training_alone(trinity)
     refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)])
 
 
@@ -43,11 +44,13 @@ def check_gpus(trinity: TrinityConfig) -> None:
     refuse(problems)
 
 
-def check_cluster(config: AstuneConfig, trinity: TrinityConfig) -> None:
-    """Check what only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see."""
+def check_cluster(config: AstuneConfig, trinity: TrinityConfig, attention: str) -> None:
+    """Check what only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see; `attention`
+    is what training workers compute."""
     nodes, model = live_nodes(), trinity.model.model_path
     folder = Path(trinity.get_checkpoint_job_dir())
-    refuse([*_gpus_of(nodes, trinity), *seen_by(nodes, config, model if os.path.isdir(model) else "", folder)])
+    seen = ask_nodes(nodes, config, model if os.path.isdir(model) else "", folder, attention)
+    refuse([*_gpus_of(nodes, trinity), *seen])
 
 
 def refuse(problems: list[str]) -> None:

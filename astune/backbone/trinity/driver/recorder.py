@@ -20,9 +20,8 @@ from astune.backbone.trinity.shared.events import (
 )
 from astune.errors import ConfigError, TrainingError
 from astune.monitor.episodes import EpisodeLog
-from astune.monitor.learning import Learning
 from astune.monitor.metrics import MetricsLog
-from astune.monitor.progress import Progress
+from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir
 
 CHECKPOINT_FILE = "trinity.json"
@@ -32,7 +31,7 @@ NAMES = {
     "actor/pg_loss": "loss",
     "actor/sft_loss": "loss",
     "actor/dpo_loss": "loss",
-    "actor/dpo_accuracy": "preferred",
+    "actor/dpo_accuracy": "preference/accuracy",
     "actor/grad_norm": "grad_norm",
     "grad_norm": "grad_norm",
     "skipped": "updates/skipped",

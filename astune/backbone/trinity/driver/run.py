@@ -23,7 +23,7 @@ from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
 from astune.backbone.ray_cluster.connect import connect
-from astune.backbone.trinity.conversion.convert import Converted
+from astune.backbone.trinity.conversion.convert import Converted, wants_attention
 from astune.backbone.trinity.conversion.values import uses_tinker
 from astune.backbone.trinity.driver.outcome import LogWatch, steps_reached
 from astune.backbone.trinity.driver.preflight import ADDRESS, check_before, check_cluster, check_gpus
@@ -61,7 +61,7 @@ def open_run(
     config = trinity_config(converted, recorder.run_dir.path)
     check_before(loaded.config.astune, config)
     session_dir = stack.enter_context(ray_session(config, environment))
-    check_cluster(loaded.config.astune, config)
+    check_cluster(loaded.config.astune, config, wants_attention(loaded))
     return TrinityRun(config, recorder, steps, session_dir, server)
 
 
@@ -213,7 +213,7 @@ class TrinityRun:
         if (stopped := self.recorder.stopped) is not None:
             self._outcome.insert(0, stopped)
             self._mailbox.stop.remote()
-            return "nothing could be judged"
+            return "the run is not to go on"
         if self.server is not None:
             try:
                 self.server.check()
@@ -255,7 +255,7 @@ class TrinityRun:
                 continue  # it has ended already
 
     def _status(self, failed: bool) -> Status:
-        """How the run ended, by the steps it made and what was saved, whatever Trinity's launcher says."""
+        """Tell how the run ended, by the steps it made and what was saved, whatever Trinity's launcher says."""
         reached = steps_reached(Path(self.config.checkpoint_job_dir))
         if reached.checkpoint_step and reached.checkpoint_step == self.recorder.step:
             self.recorder.checkpoint(self.recorder.step, self.recorder.batch)

@@ -20,8 +20,8 @@ from astune.backbone.trinity.explorer.workflow import setup_for
 from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.backbone.trinity.shared.parts import RunParts
-from astune.rollout.evaluation_metrics import evaluation_metrics
 from astune.rollout.group import run_groups
+from astune.rollout.metrics import evaluation_metrics
 from astune.support.concurrency import all_or_none
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for

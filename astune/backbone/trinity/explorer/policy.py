@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from astune.backbone.answerable import check_answerable
+from astune.backbone.policies.requests import check_answerable
 from astune.clients.completions import completion_request
 from astune.errors import PolicyError, WorkflowError
 from astune.types import FinishReason, Generation, Policy, Sampling

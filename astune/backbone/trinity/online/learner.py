@@ -95,10 +95,10 @@ class TrinityLearner:
         return self._sampler.publish()
 
     def save(self, directory: Path) -> None:
-        """What Trinity saved after the last update."""
+        """Give what Trinity saved after the last update."""
         if self._newest is None:
             raise TrainingError("Trinity has trained nothing yet that could be saved")
-        shutil.copytree(self._newest, directory, dirs_exist_ok=True)
+        shutil.copytree(self._newest, directory, copy_function=shutil.copyfile, dirs_exist_ok=True)
         state = {"updates": self.updates, "policy_version": self.policy_version}
         (directory / STATE_FILE).write_text(json.dumps(state))
 

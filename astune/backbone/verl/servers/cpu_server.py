@@ -25,7 +25,7 @@ from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import find_family
 from astune.backbone.local.model.model import read_weights
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.whole_rows import whole_row
+from astune.backbone.policies.compared import whole_row
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.types import Generation, Sampling
@@ -80,7 +80,7 @@ class CpuServer:
         )
 
     def _scores(self, prompt_ids: Sequence[int]) -> list[list[float]]:
-        """As vLLM has them: one entry for each token but the first, and one more."""
+        """Scores as vLLM has them: one entry for each token but the first, and one more."""
         (batch,) = micro_batches([whole_row(prompt_ids)], len(prompt_ids), torch.device("cpu"), self._family.layout)
         with torch.inference_mode():
             return [[score] for score in predict(self._model, batch).logprob.tolist()] + [[0.0]]
@@ -107,7 +107,7 @@ class CpuServer:
         self._sampler.forget()
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """Those that are left are of episodes that were cut off: nobody waits for them any more."""
+        """Requests that are left are of episodes that were cut off: nobody waits for them any more."""
         for answering in self._answering:
             answering.cancel()
         if self._answering:

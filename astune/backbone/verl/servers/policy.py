@@ -21,10 +21,9 @@ import ray
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from astune.backbone.answerable import check_answerable
-from astune.backbone.server_traits import ServerTraits
+from astune.backbone.policies.requests import ServerTraits, check_answerable
 from astune.backbone.verl.servers.publish import PublishedWeights
-from astune.errors import AstuneError, PolicyError, named
+from astune.errors import AstuneError, PolicyError, name_error
 from astune.support.current_episode import EPISODE
 from astune.types import FinishReason, Generation, Sampling
 
@@ -69,13 +68,13 @@ class ServersPolicy:
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, AstuneError):
                     raise error.cause from error
-                raise PolicyError(f"a server failed: {named(error.cause)}") from error
+                raise PolicyError(f"a server failed: {name_error(error.cause)}") from error
             except ray.exceptions.ActorUnavailableError:
                 await asyncio.sleep(AGAIN)  # whether it is dead Ray does not know yet
             except ray.exceptions.ActorDiedError:
                 await asyncio.get_running_loop().create_future()  # until the run cancels it
             except ray.exceptions.RayError as error:
-                raise PolicyError(f"a server is gone: {named(error)}") from error
+                raise PolicyError(f"a server is gone: {name_error(error)}") from error
 
     def _read(self, output: TokenOutput, sampling: Sampling) -> Generation:
         ids = tuple(output.token_ids)

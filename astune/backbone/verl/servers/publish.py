@@ -1,4 +1,4 @@
-"""Hand weights over to the servers, and check that they arrived (`backbone/compared.py`)."""
+"""Hand weights over to the servers, and check that they arrived (`backbone/policies/compared.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ray
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.workers.rollout.replica import RolloutReplica
 
-from astune.backbone.compared import ComparedAnswers
+from astune.backbone.policies.compared import ComparedAnswers
 from astune.errors import TrainingError
 from astune.types import Sample
 
@@ -57,7 +57,7 @@ class PublishedWeights:
         if version == self.version and not self._asleep:
             self._forget()
             return self._figures
-        rows = self._compared.drawn(version)
+        rows = self._compared.draw(version)
         expected = logprobs(rows)
         started = time.perf_counter()
         self._manager.update_weights(global_steps=version)

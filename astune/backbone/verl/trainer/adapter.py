@@ -17,7 +17,7 @@ from verl.utils.device import get_device_id
 from verl.utils.model import convert_weight_keys
 
 from astune.backbone.lora.folder import base_mark, check_shapes, read_adapter, save_adapter
-from astune.backbone.lora.settings import SOLE, base_digest, found_at
+from astune.backbone.lora.settings import SOLE, base_digest, locate_base
 from astune.config.schema import LoraConfig
 
 WRAPPED = "base_model.model."
@@ -31,7 +31,7 @@ class ShardedAdapter:
     def __init__(self, module: Any, lora: LoraConfig, path: str, begin: Path | None) -> None:
         self._module = module
         self._settings = copy.copy(module.peft_config[SOLE])
-        self._settings.base_model_name_or_path = found_at(path, Path(path))
+        self._settings.base_model_name_or_path = locate_base(path, Path(path))
         own = {name: value for name, value in module.named_parameters() if "lora_" in name}
         found = get_peft_model_state_dict(module, own, adapter_name=SOLE, save_embedding_layers=False)
         self._parameters: dict[str, Any] = {name: found[name] for name in sorted(found)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from astune.monitor.disk import follow_umask
+
 OPTIMIZER = "optimizer"
 
 
@@ -31,6 +34,7 @@ def save_weights(engine: Any, folder: str) -> None:
     weights = dict(whole_weights(engine))
     if dist.get_rank() == 0:
         engine.module.save_pretrained(folder, state_dict=weights)
+        follow_umask(Path(folder))
 
 
 def load_weights(engine: Any, folder: str, kind: Any) -> None:

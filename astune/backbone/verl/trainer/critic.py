@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from tensordict import TensorDict
 
-from astune.backbone.losses.appraisal import Appraisal, appraise
+from astune.backbone.losses.critic import Appraisal, appraise
 from astune.backbone.verl.trainer.loss import OLD_VALUES, RETURNS
 from astune.backbone.verl.trainer.rows import batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
 from astune.config.algorithm import CriticConfig
@@ -53,7 +53,7 @@ class ShardedCritic:
         return appraise(samples, [torch.tensor(each) for each in found], self._config)
 
     def batch(self, samples: Sequence[Sample], judged: Appraisal) -> TensorDict:
-        """What the workers' critic learns from."""
+        """The batch that the workers' critic learns from."""
         rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
         columns = {RETURNS: of_rows(judged.returns, rows), OLD_VALUES: of_rows(judged.values, rows)}
         return self._batch_of(rows, more=columns)

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from astune.backbone.losses.appraisal import Appraisal
-from astune.backbone.teacher import ApiTeacher
+from astune.backbone.losses.critic import Appraisal
+from astune.backbone.losses.teacher import ApiTeacher
 from astune.backbone.verl.trainer.critic import CriticWorkers, ShardedCritic
 from astune.backbone.verl.trainer.loss import BESIDE, FIGURE
 from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
-from astune.config.algorithm import IMITATING
+from astune.config.rules.method import rules_of
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
-from astune.support.own_thread import finished
+from astune.support.concurrency import finished
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class VerlLearner:
         self._algorithm, self._trainer = algorithm, trainer
         self._whole = needs_whole_rows(algorithm)
         critic = ShardedCritic(workers, algorithm.critic, trainer.micro_batch_tokens)
-        self._critic = critic if algorithm.needs_critic else None
+        self._critic = critic if rules_of(algorithm).needs_critic else None
         self.updates = 0
         self.changes = 0
         self.policy_version = 0
@@ -157,7 +157,7 @@ class VerlLearner:
             ]
         if taught is not None:
             more[BESIDE] = of_rows(taught, rows)
-        elif self._algorithm.kl_beta or self._algorithm.method == "distill":
+        elif self._algorithm.kl_beta or rules_of(self._algorithm).loss == "teacher":
             more[BESIDE] = of_entries(self._infer(rows, beside=True), rows)
         version = self.policy_version + self._unpublished
         return self._batch_of(rows, version=version, more=more)
@@ -210,7 +210,7 @@ class VerlLearner:
 def needs_whole_rows(algorithm: AlgorithmConfig) -> bool:
     """Whether the loss of a token depends on the other tokens of its row."""
     over_rows = algorithm.loss == "gspo" or (algorithm.kl_beta > 0 and algorithm.kl_in == "reward")
-    return algorithm.method not in IMITATING and over_rows
+    return rules_of(algorithm).loss != "likelihood" and over_rows
 
 
 def summed(parts: Any) -> float:

@@ -68,6 +68,7 @@ UNREAD: Mapping[str, str] = {
     f"{PARTS}.rollout.val_kwargs": "astune.evaluation.decoding",
 }
 """Sections and keys that only verl's own trainer reads, each with the key of ours that says it, if one does."""
+ATTENTION = f"{PARTS}.model.override_config.attn_implementation"
 SEQUENCE = "ulysses_sequence_parallel_size"
 STRATEGIES = (f"{PARTS}.actor.strategy", f"{PARTS}.ref.strategy")
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
@@ -76,6 +77,16 @@ GPUS_OF_THEIR_OWN = (
     f"verl.{PARTS}.rollout.nnodes and n_gpus_per_node, which give servers GPUs of their own, with "
     f"verl.{PARTS}.rollout.checkpoint_engine.backend, by which weights travel to them"
 )
+
+
+def attention_in(tree: Mapping[str, Any]) -> str:
+    """transformers' name of the attention in training workers."""
+    return str(tree[PARTS]["model"]["override_config"]["attn_implementation"])
+
+
+def way_in(tree: Mapping[str, Any]) -> str:
+    """verl's name of how weights travel to servers on GPUs of their own."""
+    return str(tree[PARTS]["rollout"].get("checkpoint_engine", {}).get("backend", "naive"))
 
 
 def unread(users: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -96,18 +107,20 @@ def beyond(users: Mapping[str, Any], tree: Mapping[str, Any], *, cpu: bool) -> I
                 f"got {users[key]!r}; expected 'fsdp2': shards that travel to servers and into checkpoints are FSDP2's "
                 "here, and no other engine of verl's is built in",
             )
+    attention = attention_in(tree)
+    if cpu and ATTENTION in users and attention.startswith("flash"):
+        yield ATTENTION, f"got {attention!r}, whose kernels a CPU has not; expected 'sdpa', or no such key"
     shared = {key: size for key, size in users.items() if key.rpartition(".")[2] == SEQUENCE and size != 1}
-    attention = f"{PARTS}.model.override_config.attn_implementation"
     for key, size in shared.items():
         if cpu:
             yield key, "ranks share a row by the kernels of flash attention, which a CPU has not; take the key out"
         elif (gpus := Demand.of(tree).training_gpus) % size:
             yield key, f"got {size}, which {gpus} GPUs do not come out even with; expected a divisor"
-    if shared and not cpu and not str(users.get(attention, "flash_attention_2")).startswith("flash"):
+    if shared and not cpu and not attention.startswith("flash"):
         yield (
-            attention,
-            f"got {users[attention]!r}, by which each rank would see its own part of a row alone; expected "
-            f"'flash_attention_2' with {', '.join(shared)}",
+            ATTENTION if ATTENTION in users else next(iter(shared)),
+            f"the attention is {attention!r}, by which each rank would see its own part of a row alone; expected "
+            f"'flash_attention_2' (astune.model.attention) with {', '.join(shared)}",
         )
     for key, value in users.items() if cpu else ():
         if key.rpartition(".")[2] in OFFLOADS and value:
@@ -117,8 +130,7 @@ def beyond(users: Mapping[str, Any], tree: Mapping[str, Any], *, cpu: bool) -> I
 def not_apart(tree: Mapping[str, Any], *, cpu: bool) -> Iterator[tuple[str, str]]:
     """Servers on GPUs of their own to which no weights would travel. By itself verl hands them to servers on the GPUs
     of the training workers, and those on their own would never get any."""
-    way = tree[PARTS]["rollout"].get("checkpoint_engine", {}).get("backend", "naive")
-    if Demand.of(tree).server_nodes and way == "naive":
+    if Demand.of(tree).server_nodes and way_in(tree) == "naive":
         expected = (
             "'astune_file', and checkpoint_engine.custom_backend_module: astune.backbone.verl.servers.file_weights"
             if cpu

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from astune.backbone.losses.critic import value_loss
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.objective import (
     Objective,
@@ -21,8 +22,8 @@ from astune.backbone.losses.objective import (
     likelihood_objective,
     policy_objective,
 )
-from astune.backbone.losses.value import value_loss
-from astune.config.algorithm import IMITATING, AlgorithmConfig, CriticConfig
+from astune.config.algorithm import AlgorithmConfig, CriticConfig
+from astune.config.rules.method import rules_of
 
 FIGURE = "astune/"
 """Begins the names of our figures, as verl adds some of its own."""
@@ -73,11 +74,12 @@ def objectives(
 ) -> list[Objective]:
     """Those of the entries that are imitated (e,), and of the others. A micro-batch may have both, or neither. `beside`
     (e,) are the log-probabilities under the teacher, or the reference."""
-    if config.method in IMITATING:
+    kind = rules_of(config).loss
+    if kind == "likelihood":
         return [likelihood_objective(entries, weight, entropy)]
     played = _chosen(entries, ~imitated)
     held = None if beside is None else beside[~imitated]
-    if config.method == "distill":
+    if kind == "teacher":
         assert held is not None, "the learner asks the teacher first"
         parts = [distillation_objective(played, weight[~imitated], entropy[~imitated], held, config)]
     else:

@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
-from astune.backbone.trained_tokens import TrainedTokens, token_array, trained_tokens
+from astune.backbone.losses.trained_tokens import TrainedTokens, collect_trained, token_array
 from astune.errors import TrainingError
 from astune.types import Sample
 
@@ -50,7 +50,7 @@ def rows_of(samples: Sequence[Sample], *, whole: bool) -> list[SampleRow]:
     """Raises TrainingError where a sample has tokens of several temperatures and the loss needs its row `whole`."""
     rows = []
     for number, sample in enumerate(samples):
-        entries = trained_tokens(sample)
+        entries = collect_trained(sample)
         tokens = token_array(sample)[: entries.place[-1] + 1]
         temperatures = np.unique(entries.temperature).tolist()
         if whole and len(temperatures) > 1:
@@ -87,10 +87,10 @@ def batch_of(
     version: int = 0,
     more: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
 ) -> TensorDict:
-    """What verl's workers get, to `learn` from or to tell the log-probabilities of. `most_tokens` is how many a rank
-    computes at once, or its part of a row that has more, which `sharing` ranks have together; `version` that of the
-    weights in training; `more` are columns besides, or in the place of those here: the values of each row's entries by
-    name."""
+    """The batch that verl's workers get, to `learn` from or to tell the log-probabilities of. `most_tokens` is how many
+    a rank computes at once, or its part of a row that has more, which `sharing` ranks have together; `version` that of
+    the weights in training; `more` are columns besides, or in the place of those here: the values of each row's entries
+    by name."""
 
     nested = partial(torch.nested.as_nested_tensor, layout=torch.jagged)
     entries = [row.entries for row in rows]
@@ -125,8 +125,8 @@ def batch_of(
 
 
 def of_entries(values: torch.Tensor, rows: Sequence[SampleRow]) -> list[np.ndarray]:
-    """What verl says of each token of a batch, nested like the rows (the entry of a token stands at the one before
-    it), as one array per row of its entries alone."""
+    """Values that verl gives for each token of a batch, nested like the rows (the entry of a token stands at the one
+    before it), as one array per row of its entries alone."""
     return [part.float().numpy()[row.entries.place - 1] for part, row in zip(values.unbind(), rows, strict=True)]
 
 

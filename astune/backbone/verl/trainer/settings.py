@@ -1,33 +1,42 @@
 """verl's configuration for a run, with the origin of every value.
 
-Later ones win: `default_config/verl_default.yaml`, on a CPU `verl_cpu.yaml`, what is converted from `astune.*` as
-`config_auto_convertion_verl.json` says, the section `verl:` of the user's file. Only `composed` imports verl, so that
+Later ones win: `default_config/verl_default.yaml`, on a CPU `verl_cpu.yaml`, what is converted from `astune.*` as the
+schema says of each key (`OnVerl`), the section `verl:` of the user's file. Only `composed` imports verl, so that
 `astune config convert --backbone verl` runs without it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from astune.backbone.foreign import at, clashes, leaves, origin_of, place_of, rows, shipped, tree_of, with_origin
+from astune.backbone.foreign.keys import (
+    at,
+    clashes,
+    leaves,
+    origin_of,
+    place_of,
+    read_shipped,
+    rows,
+    tree_of,
+    with_origin,
+)
+from astune.backbone.foreign.packages import FLASH, attention_of
 from astune.backbone.verl.demand import Demand
-from astune.backbone.verl.trainer.limits import GPUS_OF_THEIR_OWN, beyond, not_apart, unread
+from astune.backbone.verl.trainer.limits import GPUS_OF_THEIR_OWN, attention_in, beyond, not_apart, unread, way_in
 from astune.backbone.verl.trainer.user_keys import check_verl_keys
-from astune.config.keys import value_at
+from astune.config.keys import fates, value_at
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
+from astune.config.section import OnVerl
 from astune.context_tracker.model_dir import adapter_dir, base_name, resolve_base_dir
 from astune.errors import ConfigError
-from astune.support.resources import default_config_dir, tiny_model_dir
+from astune.support.resources import tiny_model_dir
 
 DEFAULTS = "verl_default.yaml"
 CPU = "verl_cpu.yaml"
-TABLE = "config_auto_convertion_verl.json"
 DEVICE = "trainer.device"
 
 OWNED: Mapping[str, str] = {
@@ -70,30 +79,26 @@ ours that says it."""
 
 
 @dataclass(frozen=True)
-class VerlRule:
-    """What becomes of one key of `astune.*`: `to` has the conversion for each key of verl's; `ours` says what of ASTune
-    acts on it, `ignored` why nothing has to, `unsupported` why nothing can, `refused` the same of single values."""
-
-    to: Mapping[str, str] = field(default_factory=dict)
-    ours: str = ""
-    ignored: str = ""
-    unsupported: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-@cache
-def table() -> Mapping[str, VerlRule]:
-    """The rule for every key of `astune.*`."""
-    text = (default_config_dir() / TABLE).read_text(encoding="utf-8")
-    return {key: VerlRule(**rule) for key, rule in json.loads(text).items()}
-
-
-@dataclass(frozen=True)
 class Settings:
     """What is set of verl's configuration, as plain data. `origins` has the place of every value by dotted key."""
 
     tree: dict[str, Any]
     origins: Mapping[str, str]
+
+    @property
+    def server(self) -> str:
+        """What answers episodes."""
+        return str(self.tree["actor_rollout_ref"]["rollout"]["name"])
+
+    @property
+    def attention(self) -> str:
+        """transformers' name of the attention in training workers."""
+        return attention_in(self.tree)
+
+    @property
+    def way(self) -> str:
+        """verl's name of how weights travel to servers on GPUs of their own."""
+        return way_in(self.tree)
 
     def yaml(self) -> str:
         """One value in a line, its origin behind it."""
@@ -102,20 +107,20 @@ class Settings:
 
 def settings_of(loaded: LoadedConfig) -> Settings:
     """Raises `ConfigError` with every key that would have no effect, each with its place and what to do instead."""
-    users = dict(leaves(loaded.config.verl))
+    users = {key: value for key, value in leaves(loaded.config.verl) if value != {}}  # empty sections set nothing
     if problems := [
         *_unsupported(loaded),
         *_owned(loaded, users),
-        *clashes(loaded, "verl", users, shipped(DEFAULTS)),
+        *clashes(loaded, "verl", users, read_shipped(DEFAULTS)),
     ]:
         raise ConfigError("\n".join(problems))
-    found = shipped(DEFAULTS)
+    found = read_shipped(DEFAULTS)
     origins = dict.fromkeys(found, DEFAULTS)
     if on_cpu(loaded):
-        cpu = shipped(CPU)
+        cpu = read_shipped(CPU)
         found |= cpu
         origins |= dict.fromkeys(cpu, CPU)
-    for key, rule in table().items():
+    for key, rule in fates(OnVerl).items():
         value = value_at(loaded.config, key)
         for place, name in rule.to.items():
             converted = CONVERSIONS[name](value, loaded)
@@ -137,7 +142,7 @@ def settings_of(loaded: LoadedConfig) -> Settings:
 
 
 def _unsupported(loaded: LoadedConfig) -> Iterator[str]:
-    for key, rule in table().items():
+    for key, rule in fates(OnVerl).items():
         value = value_at(loaded.config, key)
         why = rule.refused.get(str(value), rule.unsupported if loaded.differs_from_default(key) else "")
         if why:
@@ -176,7 +181,9 @@ def composed(loaded: LoadedConfig, settings: Settings) -> Any:
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer")
     with open_dict(config):
-        config.merge_with(OmegaConf.create(tree_of(shipped(DEFAULTS))))  # with keys that verl takes and does not name
+        config.merge_with(
+            OmegaConf.create(tree_of(read_shipped(DEFAULTS)))
+        )  # with keys that verl takes and does not name
         check_verl_keys(loaded, config)
         config.merge_with(OmegaConf.create(settings.tree))
         model = config.actor_rollout_ref.model
@@ -221,6 +228,15 @@ def _device(value: str, loaded: LoadedConfig) -> str:
     return "cpu" if on_cpu(loaded) else "cuda"
 
 
+def _attention(value: str, loaded: LoadedConfig) -> str:
+    if on_cpu(loaded) and value == FLASH:
+        raise ConfigError(
+            f"{loaded.where('astune.model.attention')}: got {value!r}, whose kernels a CPU has not; expected 'auto', "
+            "'sdpa' or 'eager'"
+        )
+    return attention_of(loaded.config.astune.model, gpus=not on_cpu(loaded))
+
+
 def model_folder(path: str) -> str:
     """Where verl finds a model: a folder or a hub id. Of an adapter that is where its base is."""
     adapter = adapter_dir(path)
@@ -245,6 +261,7 @@ CONVERSIONS: Mapping[str, Callable[[Any, LoadedConfig], Any]] = {
     "targets": lambda value, loaded: list(value) or None,
     "base_of_adapter": lambda value, loaded: None if value is None else "safetensors",  # servers read the base once
     "device": _device,
+    "attention": _attention,
     "precision": lambda value, loaded: None if value == "auto" else value,
     "precisions": _precisions,
     "optimizer": lambda value, loaded: {"fused": True} if value == "adamw_fused" else None,

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from astune.backbone.foreign import at
+from astune.backbone.foreign.keys import at
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 

@@ -30,13 +30,14 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.engine_workers_tinker import TinkerActorRolloutRefWorker, TinkerTrainingWorker
 
 from astune.backbone.local.model.recomputing import silence_dropout
-from astune.backbone.lora.settings import begun_adapter
+from astune.backbone.lora.settings import find_begun_adapter
 from astune.backbone.verl.trainer.adapter import ShardedAdapter
 from astune.backbone.verl.trainer.checkpoint import load_optimizer, load_weights, save_optimizer, save_weights
 from astune.backbone.verl.trainer.loss import astune_loss
 from astune.backbone.verl.trainer.settings import own_tokens
 from astune.backbone.verl.trainer.value_model import critic_worker
 from astune.config.algorithm import AlgorithmConfig
+from astune.config.rules.method import rules_of
 from astune.config.schema import ModelConfig
 
 CRITIC = "critic"
@@ -63,7 +64,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         self._algorithm, self._model, self._seed = algorithm, model, seed
         self.adapter: ShardedAdapter | None = None
         self.critic: TinkerTrainingWorker | None = None
-        if teacher is not None or (algorithm.needs_reference and model.lora.rank is None):
+        if teacher is not None or (rules_of(algorithm).needs_reference and model.lora.rank is None):
             self.role = f"{role}_ref"  # verl has no role "actor_ref", but goes by the words in it
             self._is_ref = True
         if teacher is not None:
@@ -81,14 +82,14 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         if not self._algorithm.entropy_bonus:  # else it would keep tensors as large as the logits for a gradient
             engine.compute_entropy_from_logits = torch.no_grad()(engine.compute_entropy_from_logits)
         if self._model.lora.rank is not None:
-            begin = begun_adapter(self._model)
+            begin = find_begun_adapter(self._model)
             self.adapter = ShardedAdapter(engine.module, self._model.lora, self.config.model.path, begin)
             if not self._is_rollout:  # verl would send the adapter nowhere, or all weights in bfloat16
                 engine.get_per_tensor_param = self._merged
         if self.ref is None:
             self.set_dispatch_collect(mesh_name="ref", **self.actor.get_dispatch_collect())
         self.set_loss(self._algorithm)
-        if self._algorithm.needs_critic:
+        if rules_of(self._algorithm).needs_critic:
             self.critic = critic_worker(self.actor.config, self.config.model, self._algorithm.critic)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))  # type: ignore[untyped-decorator]
@@ -98,7 +99,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         if self.ref is not None:
             told = super().compute_ref_log_prob(data)
             return told
-        assert self.adapter is not None, "AlgorithmConfig.needs_reference says which methods have one"
+        assert self.adapter is not None, "MethodRules.needs_reference says which methods have one"
         with self.adapter.as_it_began():
             told = self.compute_log_prob(data)
             return told
@@ -131,7 +132,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
         self._critic().optimizer_zero_grad()
 
     def _critic(self) -> Any:
-        assert self.critic is not None, "AlgorithmConfig.needs_critic says which algorithms have one"
+        assert self.critic is not None, "MethodRules.needs_critic says which algorithms have one"
         return self.critic
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]

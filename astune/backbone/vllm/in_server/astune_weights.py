@@ -1,4 +1,5 @@
-"""What vLLM's own processes run of ASTune. The folder is on their path, and there is nothing else of ASTune there."""
+"""The part of ASTune that runs in vLLM's own processes. Nothing else of ASTune is in this folder, which is on their
+path."""
 
 from __future__ import annotations
 

@@ -1,25 +1,45 @@
-"""How families of models write an answer: reasoning, content and tool calls, in the formats that templates teach.
+"""The formats in which families of models write an answer, as their templates teach it: reasoning, content, tool calls.
 
-A new format is a subclass of `AnswerFormat`, a line here and a row in tests/context_tracker/test_template_families.py.
-"""
+A new format is a subclass of `AnswerFormat`, a line here and in `astune.config.schema`, and a row in
+tests/context_tracker/test_template_families.py. A format whose notation is known already only names its marks:
+`ListedCalls`, `NamedCalls`, `Tagged`, `Lfm2`."""
 
 from __future__ import annotations
 
 from astune.context_tracker.prompt.answer_formats.base import (
     THINK,
     AnswerFormat,
+    Plain,
     ReasoningMarks,
     any_of,
     split_reasoning,
 )
-from astune.context_tracker.prompt.answer_formats.deepseek import DeepSeekV3
+from astune.context_tracker.prompt.answer_formats.deepseek import DeepSeekV3, DeepSeekV4, DeepSeekV31, DeepSeekV32
 from astune.context_tracker.prompt.answer_formats.gemma import Gemma4
 from astune.context_tracker.prompt.answer_formats.harmony import Harmony
+from astune.context_tracker.prompt.answer_formats.listed import (
+    Apertus,
+    Apriel,
+    Cohere,
+    GigaChat,
+    Granite3,
+    MiniMaxM1,
+    NemotronNano2,
+)
 from astune.context_tracker.prompt.answer_formats.marked import Llama3Json, Mistral, MistralArgs, MistralCallId
-from astune.context_tracker.prompt.answer_formats.plain import Plain
-from astune.context_tracker.prompt.answer_formats.tagged import Glm, Hermes, Qwen3Coder
+from astune.context_tracker.prompt.answer_formats.named import Functionary, Hunyuan, KimiK2
+from astune.context_tracker.prompt.answer_formats.pythonic import Lfm2, MiniCpm
+from astune.context_tracker.prompt.answer_formats.tagged import (
+    Glm,
+    Hermes,
+    Hunyuan3,
+    MiniCpm5,
+    MiniMaxM2,
+    Qwen3Coder,
+    SeedOss,
+)
 
-__all__ = ["FORMATS", "THINK", "AnswerFormat", "ReasoningMarks", "any_of", "detect_format", "split_reasoning"]
+__all__ = ["FORMATS", "THINK", "AnswerFormat", "ReasoningMarks", "any_of", "split_reasoning"]
 
 FORMATS: dict[str, AnswerFormat] = {
     form.name: form
@@ -31,15 +51,29 @@ FORMATS: dict[str, AnswerFormat] = {
         MistralArgs(),
         MistralCallId(),
         DeepSeekV3(),
+        DeepSeekV31(),
+        DeepSeekV32(),
+        DeepSeekV4(),
         Glm(),
         Harmony(),
         Gemma4(),
+        MiniCpm(),
+        MiniCpm5(),
+        Lfm2(),
+        Granite3(),
+        Apertus(),
+        Apriel(),
+        NemotronNano2(),
+        KimiK2(),
+        MiniMaxM1(),
+        MiniMaxM2(),
+        SeedOss(),
+        Hunyuan(),
+        Hunyuan3(),
+        Cohere(),
+        GigaChat(),
+        Functionary(),
         Plain(),
     )
 }
 """By name; "none" is the last."""
-
-
-def detect_format(template: str) -> str:
-    """The name of the format that a chat template teaches, "none" if it is none of those known."""
-    return next((name for name, form in FORMATS.items() if form.is_taught_by(template)), "none")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from astune.context_tracker.prompt.tool_calls import ParsedMessage, Tools, WrittenCall
+from astune.errors import WorkflowError
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class AnswerFormat(ABC):
     """Special tokens that open the next message right where an answer ends."""
     closing_pattern: ClassVar[str] = ""
     """Regular expression of further ends of an answer in a rendering."""
+    call_marks: ClassVar[tuple[str, ...]] = ()
+    """Texts whose presence in an answer says that the model meant to call a tool."""
     text_start: ClassVar[str] = ""
-    """What an answer in plain text begins with."""
-
-    @abstractmethod
-    def is_taught_by(self, template: str) -> bool:
-        """Whether a chat template's source shows that the model writes calls this way."""
+    """The text that an answer in plain text begins with."""
+    signs: ClassVar[tuple[str, ...]] = ()
+    """Texts in a prompt that offers tools, or special tokens of a tokenizer, that show that the model writes calls this
+    way. They count only for a template that writes no calls itself, and for a format with `write_calls`."""
 
     @abstractmethod
     def call_start(self, tool: str | None) -> str:
@@ -59,7 +61,12 @@ class AnswerFormat(ABC):
         With no tools offered (an empty sequence, not None), what looks like a call is content.
         """
 
-    def opened_by(self, prompt: str) -> ReasoningMarks | None:
+    def write_calls(self, calls: Sequence[WrittenCall]) -> str | None:
+        """The calls as text, for templates that write none and leave that to whoever sends the message; None for a
+        family that has no such template."""
+        return None
+
+    def find_opened(self, prompt: str) -> ReasoningMarks | None:
         """The marks that a prompt ends inside of, right after opening them."""
         end = prompt.rstrip()
         return next((marks for marks in self.reasoning if end.endswith(marks.opening)), None)
@@ -103,3 +110,18 @@ def split_reasoning(
 def any_of(tokens: Sequence[str]) -> str:
     """A regular expression that matches each of the tokens; one that matches nothing if there are none."""
     return "|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)"
+
+
+class Plain(TextFormat):
+    """No call is read."""
+
+    name = "none"
+
+    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
+        return text, ()
+
+    def call_start(self, tool: str | None) -> str:
+        raise WorkflowError(
+            "the model cannot be made to call a tool: how it writes calls is not known. Set "
+            "astune.model.tool_call_format if its answers follow one of the known formats"
+        )

@@ -1,42 +1,52 @@
 # ruff: noqa: RUF001  (the bars in DeepSeek's tokens are full-width)
-"""DeepSeek V3 and R1: a block of calls, each with its arguments in a json code block."""
+"""DeepSeek's three notations: that of V3 and R1, that of V3.1, and that of V3.2 and V4."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-from astune.context_tracker.prompt.answer_formats.base import TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, take_out
-
-_CALL = re.compile(
-    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>([^\n<>]+)\n```json\n(.*?)\n```<｜tool▁call▁end｜>", re.DOTALL
-)
-_BLOCK = re.compile(r"<｜tool▁calls▁begin｜>(.*?)(?:<｜tool▁calls▁end｜>|\Z)", re.DOTALL)
-_START = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+from astune.context_tracker.prompt.answer_formats.named import NamedCalls
+from astune.context_tracker.prompt.answer_formats.tagged import Tagged
+from astune.context_tracker.prompt.tagged_text import Tags
 
 
-class DeepSeekV3(TextFormat):
-    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments as a json code block.
-
-    A block of calls is read as a whole: one malformed call leaves all of it in the text.
-    """
+class DeepSeekV3(NamedCalls):
+    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments as a json code block."""
 
     name = "deepseek_v3"
     next_openings = ("<｜tool▁outputs▁begin｜>",)  # R1's template does not close an answer with one call
+    block = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    call = ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>")
+    call_marks = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 
-    def is_taught_by(self, template: str) -> bool:
-        return "<｜tool▁call▁begin｜>" in template and "```json" in template
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
+class DeepSeekV31(NamedCalls):
+    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`."""
 
-    def _found(self, text: str) -> Iterator[Found]:
-        for block in _BLOCK.finditer(text):
-            inside = block.group(1)
-            calls = [make_call(name, arguments) for name, arguments in _CALL.findall(inside)]
-            if calls and None not in calls and not _CALL.sub("", inside).strip():
-                yield block.start(), block.end(), tuple(call for call in calls if call)
+    name = "deepseek_v31"
+    block = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    call = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+    call_marks = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 
-    def call_start(self, tool: str | None) -> str:
-        return _START if tool is None else f"{_START}{tool}\n```json\n"
+
+class DeepSeekV32(Tagged):
+    """`<｜DSML｜invoke name="f"><｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter></｜DSML｜invoke>` in
+    `<｜DSML｜function_calls>`; an argument that is not a string is JSON."""
+
+    name = "deepseek_v32"
+    block = ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")
+    first = ('<｜DSML｜invoke name="', '">')
+    tags = Tags(
+        start=r'<｜DSML｜invoke name="(?P<name>[^"<>\n]+)">',
+        argument=r'<｜DSML｜parameter name="(?P<key>[^"<>\n]+)"\s+string="(?P<string>true|false)">',
+        closing="</｜DSML｜parameter>",
+        end="</｜DSML｜invoke>",
+        stray="<｜DSML｜invoke",
+    )
+    call_marks = ("<｜DSML｜function_calls>", "<｜DSML｜invoke")
+
+
+class DeepSeekV4(DeepSeekV32):
+    """The notation of DeepSeek V3.2, in `<｜DSML｜tool_calls>`."""
+
+    name = "deepseek_v4"
+    block = ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")
+    call_marks = ("<｜DSML｜tool_calls>", "<｜DSML｜invoke")

@@ -11,8 +11,11 @@ from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks, Te
 from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, take_out
 
 _CALL = re.compile(r"<\|tool_call>call:([^{}<>\s]+)(?=\{)")
-_END = "<tool_call|>"
+_START, _END = "<|tool_call>", "<tool_call|>"
 _QUOTE = '<|"|>'
+_MARK = re.compile("|".join(map(re.escape, (_START, _END, _QUOTE))))
+_CLOSING_QUOTE = re.compile(re.escape(_QUOTE) + r"(?=[,}\]])")
+_MOST_READINGS = 100
 _KEY = re.compile(r"([^:{}\[\],<>]+):")
 _PLAIN = re.compile(r"[^,:{}\[\]<>]+")
 
@@ -22,38 +25,87 @@ class Gemma4(TextFormat):
 
     name = "gemma4"
     reasoning = (ReasoningMarks("<|channel>thought", "<channel|>", "\n<channel|>"),)
+    call_marks = (_START, _END)
     stops = ("<turn|>", "<|tool_response>")
     next_openings = ("<|tool_response>",)
-
-    def is_taught_by(self, template: str) -> bool:
-        return "<|tool_call>call:" in template
 
     def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
 
     def _found(self, text: str) -> Iterator[Found]:
         for mark in _CALL.finditer(text):
-            try:
-                arguments, stop = _read_object(text, mark.end())
-            except (ValueError, RecursionError):
-                continue
-            call = make_call(mark.group(1), json.dumps(arguments, ensure_ascii=False))
-            if call is not None and text.startswith(_END, stop):
-                yield mark.start(), stop + len(_END), (call,)
+            arguments = _read_arguments(text, mark.end(), whole=True) or _read_arguments(text, mark.end(), whole=False)
+            call = None if arguments is None else make_call(mark.group(1), json.dumps(arguments[0], ensure_ascii=False))
+            if arguments is not None and call is not None:
+                yield mark.start(), arguments[1], (call,)
 
     def call_start(self, tool: str | None) -> str:
         return "<|tool_call>call:" if tool is None else f"<|tool_call>call:{tool}{{"
 
 
-def _read_value(text: str, position: int) -> tuple[Any, int]:
+def _read_arguments(text: str, position: int, *, whole: bool) -> tuple[dict[str, Any], int] | None:
+    """The arguments that begin at `position` and the end of the call. `whole`: no mark is left over after it, as there
+    is where the call ends in one of its own strings."""
+    quotes = _Quotes(text)
+    for _ in range(_MOST_READINGS):
+        try:
+            arguments, stop = _read_object(text, position, quotes)
+        except RecursionError:
+            return None
+        except ValueError:
+            stop = -1
+        if stop >= 0 and text.startswith(_END, stop):
+            left = _MARK.search(text, stop + len(_END))
+            if not whole or left is None or left.group() == _START:
+                return arguments, stop + len(_END)
+        if not quotes.move():
+            return None
+    return None
+
+
+class _Quotes:
+    """Finds the ends of strings. A string may hold the mark that ends it. So a mark that nothing can follow ends none,
+    and if the rest does not read after another mark, the next one is tried."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._stops: list[int] = []
+        """The end of each string read so far."""
+        self._number = 0
+
+    def stop(self, start: int) -> int:
+        """The end of the string that begins at `start`."""
+        if self._number == len(self._stops):
+            self._stops.append(self._next(start))
+        self._number += 1
+        if self._stops[self._number - 1] < 0:
+            raise ValueError("no end of the string")
+        return self._stops[self._number - 1]
+
+    def move(self) -> bool:
+        """Begin anew with the next reading; whether there is one."""
+        self._number = 0
+        while self._stops:
+            last = self._stops.pop()
+            if last >= 0 and (later := self._next(last + 1)) >= 0:
+                self._stops.append(later)
+                return True
+        return False
+
+    def _next(self, position: int) -> int:
+        found = _CLOSING_QUOTE.search(self._text, position)
+        return -1 if found is None else found.start()
+
+
+def _read_value(text: str, position: int, quotes: _Quotes) -> tuple[Any, int]:
     """The value at `position` and where it ends. Raises ValueError if it is malformed."""
     if text.startswith("{", position):
-        return _read_object(text, position)
+        return _read_object(text, position, quotes)
     if text.startswith("[", position):
-        return _read_list(text, position)
+        return _read_list(text, position, quotes)
     if text.startswith(_QUOTE, position):
         start = position + len(_QUOTE)
-        stop = text.index(_QUOTE, start)
+        stop = quotes.stop(start)
         return text[start:stop], stop + len(_QUOTE)
     plain = _PLAIN.match(text, position)
     if plain is None:
@@ -61,23 +113,23 @@ def _read_value(text: str, position: int) -> tuple[Any, int]:
     return json.loads(plain.group()), plain.end()
 
 
-def _read_object(text: str, position: int) -> tuple[dict[str, Any], int]:
+def _read_object(text: str, position: int, quotes: _Quotes) -> tuple[dict[str, Any], int]:
     out: dict[str, Any] = {}
     position += 1
     while not text.startswith("}", position):
         position = _past_comma(text, position) if out else position
         key = _KEY.match(text, position)
-        if key is None:
-            raise ValueError("no key")
-        out[key.group(1)], position = _read_value(text, key.end())
+        if key is None or key.group(1) in out:
+            raise ValueError("no new key")
+        out[key.group(1)], position = _read_value(text, key.end(), quotes)
     return out, position + 1
 
 
-def _read_list(text: str, position: int) -> tuple[list[Any], int]:
+def _read_list(text: str, position: int, quotes: _Quotes) -> tuple[list[Any], int]:
     out: list[Any] = []
     position += 1
     while not text.startswith("]", position):
-        value, position = _read_value(text, _past_comma(text, position) if out else position)
+        value, position = _read_value(text, _past_comma(text, position) if out else position, quotes)
         out.append(value)
     return out, position + 1
 

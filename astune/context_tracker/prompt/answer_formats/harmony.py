@@ -13,12 +13,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astune.context_tracker.prompt.answer_formats.base import AnswerFormat, ReasoningMarks
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, Tools, WrittenCall, join_pieces, make_call
+from astune.context_tracker.prompt.tool_calls import (
+    ParsedMessage,
+    Tools,
+    WrittenCall,
+    end_of_json,
+    join_pieces,
+    make_call,
+)
 from astune.errors import WorkflowError
 
 _NEXT = "<|start|>assistant"
 _BODY = "<|message|>"
 _END = re.compile(r"<\|(?:end|call|return)\|>|(?=<\|start\|>)|\Z")
+_REFUSED = re.compile(r"<\|channel\|>((?:analysis|final)<\|message\|>)")
 _CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _HEADER = re.compile(r"(?:\s*to=functions\.[^\s<]+|\s*<\|channel\|>\w+|\s*<\|constrain\|>\w+|\s+json)*\s*")
@@ -32,9 +40,7 @@ class Harmony(AnswerFormat):
     stops = ("<|return|>", "<|call|>")
     closing_pattern = r"<\|end\|>(?!<\|start\|>assistant)"
     text_start = "<|channel|>final<|message|>"
-
-    def is_taught_by(self, template: str) -> bool:
-        return "<|channel|>commentary" in template
+    call_marks = ("to=functions.", "<|constrain|>")
 
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
         reasoning: list[str] = []
@@ -57,7 +63,11 @@ class Harmony(AnswerFormat):
         return " to=functions." if tool is None else f" to=functions.{tool}<|channel|>commentary json<|message|>"
 
     def for_template(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The template writes one call per message, and one text before it, as analysis; more it loses or refuses."""
+        """The template writes one call per message, and one text before it, as analysis; more it loses or refuses. It
+        refuses texts that hold the header of a channel, as an answer may that is malformed: these lose its mark."""
+        if message.get("role") == "assistant":
+            texts = {key: message[key] for key in ("content", "thinking") if isinstance(message.get(key), str)}
+            message = {**message, **{key: _REFUSED.sub(r"\1", text) for key, text in texts.items()}}
         calls, reasoning = message.get("tool_calls") or (), message.get("thinking")
         if len(calls) > 1:
             raise WorkflowError(
@@ -73,9 +83,11 @@ def _messages(text: str) -> Iterator[tuple[str, str, str]]:
     """Header, body and the whole of each message; text that is in none comes with an empty header."""
     position = 0
     while (mark := text.find(_BODY, position)) >= 0:
-        end = _END.search(text, mark + len(_BODY))
+        body = mark + len(_BODY)
+        arguments = end_of_json(text, body) if _RECIPIENT.search(text, position, mark) else None
+        end = _END.search(text, arguments or body)  # the strings of arguments may hold the mark
         assert end is not None  # the end of the text matches
-        yield text[position:mark].removeprefix(_NEXT), text[mark + len(_BODY) : end.start()], text[position : end.end()]
+        yield text[position:mark].removeprefix(_NEXT), text[body : end.start()], text[position : end.end()]
         position = end.end()
     if text[position:]:
         yield "", "", text[position:]

@@ -31,15 +31,15 @@ class Llama3Json(TextFormat):
 
     name = "llama3_json"
     stops = ("<|eot_id|>", "<|eom_id|>")
-
-    def is_taught_by(self, template: str) -> bool:
-        return '{"name": function name, "parameters": ' in template
+    call_marks = (_PYTHON_TAG, '"parameters"', '"arguments"')
 
     def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         tag = text.find(_PYTHON_TAG)
-        start = max(tag, 0)
-        call = read_json_call(text[start:].removeprefix(_PYTHON_TAG), "parameters", frozenset({"type"}))
-        return take_out(text, [] if call is None else [(start, len(text), (call,))])
+        for start in dict.fromkeys((0, max(tag, 0))):  # an argument may hold the tag
+            call = read_json_call(text[start:].removeprefix(_PYTHON_TAG), "parameters", frozenset({"type"}))
+            if call is not None:
+                return take_out(text, [(start, len(text), (call,))])
+        return text, ()
 
     def call_start(self, tool: str | None) -> str:
         return '{"name": "' if tool is None else f'{{"name": "{tool}", "parameters":'
@@ -53,9 +53,7 @@ class Mistral(TextFormat):
 
     name = "mistral"
     reasoning = (ReasoningMarks("[THINK]", "[/THINK]", "[/THINK]"), THINK)
-
-    def is_taught_by(self, template: str) -> bool:
-        return _TOOL_CALLS in template and "[ARGS]" not in template
+    call_marks = (_TOOL_CALLS, "[ARGS]")
 
     def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
@@ -79,10 +77,8 @@ class MistralArgs(TextFormat):
 
     name = "mistral_args"
     reasoning = Mistral.reasoning
+    call_marks = Mistral.call_marks
     after_name = "[ARGS]"
-
-    def is_taught_by(self, template: str) -> bool:
-        return _TOOL_CALLS in template and "[ARGS]" in template and "[CALL_ID]" not in template
 
     def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
         return take_out(text, self._found(text))
@@ -103,6 +99,3 @@ class MistralCallId(MistralArgs):
 
     name = "mistral_call_id"
     after_name = "[CALL_ID]"
-
-    def is_taught_by(self, template: str) -> bool:
-        return _TOOL_CALLS in template and "[ARGS]" in template and "[CALL_ID]" in template

@@ -2,15 +2,18 @@
 
 const SIZES = { large: [560, 184, 40, 10, 24, 14], small: [148, 58, 2, 2, 6, 6] }; // width, height, left, right, bottom, top
 
+const MEANS = /^(?:(.+)\/mean|((?:judge|workflow|agent_reward)\/.+))$/; // the metrics of a step that are means over episodes
+const HELD_OUT = /^eval\/((?:[^/]+\/)?(sampled|greedy))\/(.+)$/; // evaluation, decoding, figure
+
 /** The curves of the large chart: what is held out belongs to what is trained on. */
 function curvesOf(metric) {
-  const figureName = metric.replace("/mean", "");
-  const found = [{ name: "training", kind: "train", points: head.curves[metric] ?? [] }];
-  if (["reward/mean", "success/mean"].includes(metric)) {
-    for (const [key, points] of Object.entries(head.curves)) {
-      const parts = key.split("/");
-      if (parts[0] === "eval" && parts[2] === figureName) found.push({ name: `held-out, ${parts[1]}`, kind: parts[1], points });
-    }
+  const mean = MEANS.exec(metric);
+  const own = HELD_OUT.exec(metric);
+  const label = own ? { name: `held-out, ${own[1]}`, kind: own[2] } : { name: "training", kind: "train" };
+  const found = [{ ...label, points: head.curves[metric] ?? [] }];
+  for (const [key, points] of mean ? Object.entries(head.curves) : []) {
+    const part = HELD_OUT.exec(key);
+    if (part && part[3] === (mean[1] ?? mean[2])) found.push({ name: `held-out, ${part[1]}`, kind: part[2], points });
   }
   return found.filter((curve) => curve.points.length);
 }
@@ -31,9 +34,18 @@ function renderCharts() {
     ...all.map((key) => el("option", { value: key, selected: key === metric }, nameOf(key))));
   const large = el("figure", { class: "large" }, el("figcaption", {}, choice, legend(curvesOf(metric))), drawing(metric, "large"));
   const tiles = small.map((key) => el("button", {
-    class: `tile${key === metric ? " chosen" : ""}`, type: "button", title: `Show ${key} large`, on: { click: () => go({ metric: key }) },
+    class: `tile${key === metric ? " chosen" : ""}`, type: "button", title: `Show ${key} large. ${head.words[key] ?? ""}`, on: { click: () => go({ metric: key }) },
   }, el("span", { class: "name" }, nameOf(key)), el("span", { class: "last" }, figure(head.curves[key].at(-1)[1])), drawing(key, "small")));
   $("charts").replaceChildren(large, el("div", { class: "tiles" }, ...tiles));
+}
+
+/** The figures of held-out tasks as texts, with their intervals and numbers of tasks. */
+function renderHeldOut() {
+  $("held-out").hidden = head.held_out.length === 0;
+  const cells = (tag, texts) => el("tr", {}, ...texts.map((text) => el(tag, {}, text)));
+  $("held-out").append(el("table", {},
+    el("thead", {}, cells("th", ["held-out", "figure", "tasks", "before", "after"])),
+    el("tbody", {}, ...head.held_out.map((row) => cells("td", row)))));
 }
 
 function legend(curves) {

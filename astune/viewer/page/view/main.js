@@ -63,6 +63,7 @@ async function start() {
   head.rewards = rewards.reduce(([low, high], reward) => [Math.min(low, reward), Math.max(high, reward)], [0, 0]);
   state = readAddress();
   renderFacts();
+  renderHeldOut();
   buildTable();
   listen();
   render();

@@ -205,7 +205,8 @@ function elementOf(i) {
   return [...chunk.box.querySelectorAll(".t")].find((token) => token.i === i);
 }
 
-/** Scrolls the stream, and nothing else, to a token. Boxes above it may turn out higher than thought: so twice. */
+/** Scrolls the stream, and nothing else, to a token. Boxes above it may turn out higher than thought: so twice,
+ * unless somebody scrolled in between. */
 function reveal(i, where = "start") {
   const scroll = () => {
     const token = elementOf(i);
@@ -215,7 +216,8 @@ function reveal(i, where = "start") {
     stream.box.scrollTop += offset - 56;
   };
   scroll();
-  requestAnimationFrame(scroll);
+  const reached = stream.box.scrollTop;
+  requestAnimationFrame(() => stream.box.scrollTop === reached && scroll());
 }
 
 function setMode(mode) {

@@ -1,0 +1,1 @@
+"""The size of a model and the kind of processor, on which the memory that a run takes depends."""

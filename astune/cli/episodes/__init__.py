@@ -1,0 +1,1 @@
+"""Commands about recorded episodes: `astune replay`, `astune rescore` and `astune diff`."""

@@ -1,0 +1,197 @@
+"""`astune eval`: held-out tasks played with a checkpoint, and checkpoints compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from astune.cli.endings import DONE, FAILED, INTERRUPTED
+from astune.cli.eval.tables import (
+    ComparedCheckpoints,
+    Evaluated,
+    as_json,
+    caption,
+    comparison_tables,
+    figures_table,
+    overview_table,
+)
+from astune.cli.run import check_input
+from astune.config.evaluation import FAMILIES, FIGURES, is_named_by_user
+from astune.config.load import LoadedConfig, load_config
+from astune.config.schema import AstuneConfig
+from astune.errors import AstuneError, ConfigError, nearest
+from astune.monitor.run_dir import RunDir
+from astune.plugins import load_plugin
+from astune.support.concurrency import run_and_leave
+from astune.support.terminal import Console
+from astune.support.visible import tell
+from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
+from astune.training.engine import LoadEngine
+from astune.training.held_out import evaluations_of
+from astune.training.rollout_setup import environment_service
+from astune.training.standalone import Played, candidate_of, play, read_played
+from astune.training.tasks import read_tasks
+from astune.viewer import write_report
+
+ENGINES = {"local": "astune.backbone.local:load_engine"}
+PLAYING = ("local", "verl")
+"""Backbones that play with a checkpoint."""
+
+
+class Shown(NamedTuple):
+    """What is shown: the figures named, all without any; whether the judge is shown pairs of attempts; as JSON or as
+    tables."""
+
+    figures: Sequence[str] = ()
+    judge_pairs: bool = False
+    as_json: bool = False
+
+
+def evaluate(
+    conf: Path | None,
+    overrides: Sequence[str],
+    checkpoints: Sequence[str],
+    backbone: str | None,
+    engine: str | None,
+    limit: int | None,
+    out: Path | None,
+    shown: Shown,
+) -> int:
+    """Plays the held-out tasks with each checkpoint. Returns 1 where in one of them nothing could be judged."""
+    _check_arguments(conf, checkpoints, limit, shown)
+    loaded = load_config(conf, overrides, backbone=backbone)
+    config = loaded.config.astune
+    candidates = [candidate_of(text, config) for text in checkpoints]
+    check_input(config)
+    with ExitStack() as stack:
+        ready = stack.enter_context(environment_service(config))
+        evaluations = evaluations_of(ready.evaluation, read_tasks(ready))
+        if not evaluations:
+            raise ConfigError(f"{conf}: there are no held-out tasks; set astune.task_reader.jsonl.validation.file_path")
+        chosen = [each if limit is None else each._replace(tasks=list(each.tasks[:limit])) for each in evaluations]
+        if shown.judge_pairs:
+            judge_of = comparing_judges(ready)
+            for task in (task for each in chosen for task in each.tasks):
+                judge_of(task)
+        load_engine, as_model = _engine(loaded, backbone, engine)
+        try:
+            played: list[Played] = []
+            for number, candidate in enumerate(candidates, start=1):
+                to, beside = _out(out, number), played[0] if played else None
+                played.append(
+                    play(loaded.config, ready, candidate, chosen, load_engine, to, as_model=as_model, beside=beside)
+                )
+        except KeyboardInterrupt:
+            tell("interrupted; every episode that ended is kept, and the same command goes on")
+            return INTERRUPTED
+        return _report(played, shown, ready)
+
+
+def _engine(loaded: LoadedConfig, backbone: str | None, engine: str | None) -> tuple[LoadEngine, bool]:
+    """The engine that plays, and True if it takes a checkpoint as the folder of a model, whichever backbone wrote it.
+    An engine of the user's own loads its own checkpoints. A configuration of another backbone is played in this
+    process."""
+    if engine is not None:
+        return load_plugin(engine, kind="engine", builtin=ENGINES), False
+    if backbone is not None and backbone not in PLAYING:
+        raise ConfigError(f"--backbone {backbone}: it plays no checkpoints; expected {' or '.join(PLAYING)}")
+    if loaded.config.astune.backbone != "verl":
+        return load_plugin("local", kind="engine", builtin=ENGINES), True
+    from astune.backbone.verl.backbone import engine_of
+
+    return engine_of(loaded), True
+
+
+def _check_arguments(conf: Path | None, checkpoints: Sequence[str], limit: int | None, shown: Shown) -> None:
+    if conf is None:
+        raise ConfigError("--checkpoint: name the configuration too, as --conf my_agent.yaml")
+    if not checkpoints:
+        raise ConfigError("--checkpoint: expected one, or more to compare with the first, got 0")
+    if shown.judge_pairs and len(checkpoints) == 1:
+        raise ConfigError("--judge-pairs: it compares the attempts of two; name a second one at --checkpoint")
+    _check_figures(shown)
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit: expected a number of tasks from 1 on, got {limit}")
+
+
+def _check_figures(shown: Shown) -> None:
+    for figure in shown.figures:
+        if figure not in FIGURES and not re.fullmatch(r"pass_at_\d+", figure) and not is_named_by_user(figure):
+            families = (f"{family}..." for family in FAMILIES)
+            raise ConfigError(
+                f"--figures: there is no figure {figure!r}.{nearest(figure, FIGURES)} "
+                f"There are: {', '.join([*FIGURES, 'pass_at_2', *families])}"
+            )
+
+
+def _out(out: Path | None, number: int) -> Path | None:
+    if out is None or number == 1:
+        return out
+    return out.with_name(f"{out.name}-second" if number == 2 else f"{out.name}-{number}")
+
+
+def compare_folders(folders: Sequence[Path], shown: Shown, unused: Sequence[str]) -> int:
+    """Compares two evaluations that were played before. `unused` are arguments that it has no use for."""
+    if unused:
+        raise ConfigError(f"--compare: it plays nothing, and has no use for {', '.join(unused)}; take that out")
+    _check_figures(shown)
+    played = [read_played(folder) for folder in folders]
+    config = load_config(RunDir(folders[-1]).config_path).config.astune if shown.judge_pairs else None
+    return _report(played, shown, config, reports=False)
+
+
+def _report(played: Sequence[Played], shown: Shown, config: AstuneConfig | None, *, reports: bool = True) -> int:
+    """`config` says what judge is shown pairs."""
+    evaluated = [Evaluated(one, shown.figures) for one in played]
+    comparisons = [_compare(evaluated[0], other, shown, config) for other in evaluated[1:]]
+    _check_chosen(evaluated, shown)
+    if shown.as_json:
+        tell(json.dumps(as_json(evaluated, comparisons), indent=2))
+    else:
+        _print_tables(evaluated, comparisons)
+    for one in played if reports and not shown.as_json else ():
+        tell(f"folder  {one.folder}")
+        try:
+            tell(f"report  {write_report(one.folder)}")
+        except AstuneError as error:
+            tell(f"report  not written: {error}")
+    judged = all(figures for one in evaluated for figures in one.all.values())
+    by_judge = all(any(wins.by == "judge" for wins in each.wins) for each in comparisons) and shown.judge_pairs
+    return DONE if judged or by_judge else FAILED
+
+
+def _compare(first: Evaluated, second: Evaluated, shown: Shown, config: AstuneConfig | None) -> ComparedCheckpoints:
+    rows = compare(first.played, second.played)
+    if shown.figures:
+        rows = [row for figure in shown.figures for row in rows if row.figure == figure]
+    wins = wins_by_reward(first.played, second.played)
+    if shown.judge_pairs and config is not None:
+        wins += run_and_leave(wins_by_judge(first.played, second.played, config))
+    return ComparedCheckpoints(first.name, second.name, rows, wins)
+
+
+def _check_chosen(evaluated: Sequence[Evaluated], shown: Shown) -> None:
+    """Raise ConfigError for a figure that none of them has, where attempts were judged."""
+    known = list(dict.fromkeys(figure for one in evaluated for found in one.all.values() for figure in found))
+    for figure in shown.figures if known else ():
+        if figure not in known:
+            raise ConfigError(
+                f"--figures: the evaluation has no {figure!r}.{nearest(figure, known)} It has: {', '.join(known)}"
+            )
+
+
+def _print_tables(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckpoints]) -> None:
+    console = Console()
+    for one in evaluated:
+        console.print(figures_table(one))
+    if len(evaluated) > 2:
+        console.print(overview_table(evaluated))
+    for each in comparisons:
+        for table in comparison_tables(each):
+            console.print(table)
+    if any(each.rows for each in comparisons):
+        console.print(caption(comparisons))

@@ -1,0 +1,214 @@
+"""The tables of `astune eval`, made for 80 columns, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from astune.monitor.progress_view import show_tasks
+from astune.monitor.summary import show_figure, show_interval
+from astune.rollout.metrics import counts_of, figures_of, name_ends
+from astune.support.statistics import MeanOverTasks, PairedTest
+from astune.training.comparison import Compared, Wins
+from astune.training.standalone import Played
+
+
+class Evaluated:
+    """An evaluation that was played, and its figures by the evaluation's name. `chosen` are those that are shown;
+    without any, all are."""
+
+    def __init__(self, played: Played, chosen: Sequence[str]) -> None:
+        self.played = played
+        self.name = played.about.candidate.name
+        self.counts = {name: counts_of(groups) for name, groups in played.groups.items()}
+        self.all = {name: figures_of(groups) for name, groups in played.groups.items()}
+        self.figures = {
+            name: {figure: found[figure] for figure in chosen or found if figure in found}
+            for name, found in self.all.items()
+        }
+
+
+@dataclass(frozen=True)
+class ComparedCheckpoints:
+    """What a later checkpoint shows beside the first one."""
+
+    first: str
+    second: str
+    rows: Sequence[Compared]
+    wins: Sequence[Wins]
+
+
+def figures_table(one: Evaluated) -> Table:
+    """A row for each figure, and below them how many tasks and attempts there are."""
+    table = _table(one.name, "held-out", "figure", "mean", "95 % interval", "tasks")
+    for name, figures in one.figures.items():
+        for figure, found in figures.items():
+            row = (show_figure(figure, found.mean), _interval(figure, found), f"{found.n:,}")
+            table.add_row(name, _name_figure(figure), *row)
+        if not figures:
+            table.add_row(name, "-", "-", "-", "0")
+    table.caption = "\n".join(
+        f"{name}: {_count_judged(one, name):,} {show_tasks(counts['tasks'], counts['attempts'], counts['unjudged'])}"
+        for name, counts in one.counts.items()
+    )
+    return table
+
+
+def _count_judged(one: Evaluated, name: str) -> int:
+    return max((found.n for found in one.all[name].values()), default=0)
+
+
+def overview_table(all_: Sequence[Evaluated]) -> Table:
+    """A column for each checkpoint."""
+    table = _table("all of them, on their own tasks", "held-out", "figure", *(one.name for one in all_))
+    evaluations = dict.fromkeys(name for one in all_ for name in one.figures)
+    for name in evaluations:
+        figures = [one.figures.get(name, {}) for one in all_]
+        for figure in dict.fromkeys(figure for found in figures for figure in found):
+            means = (show_figure(figure, found[figure].mean) if figure in found else "-" for found in figures)
+            table.add_row(name, _name_figure(figure), *means)
+    return table
+
+
+def comparison_tables(found: ComparedCheckpoints) -> Iterator[Table]:
+    """The figures in both with the test of their difference, then the win rates; a table for each evaluation."""
+    against = f"{found.second} against {found.first}, on the same tasks"
+    for evaluation in dict.fromkeys(row.evaluation for row in found.rows):
+        rows = [row for row in found.rows if row.evaluation == evaluation]
+        names = ("figure", "first", "second", "change", "95 % interval", "p", "tasks")
+        table = _table(f"{evaluation}: {against}", *names, gap=2)
+        for row in rows:
+            table.add_row(
+                _name_figure(row.figure),
+                show_figure(row.figure, row.first.mean),
+                show_figure(row.figure, row.second.mean),
+                _show_signed(row.figure, row.difference.mean),
+                _interval(row.figure, row.difference),
+                show_p(row.test),
+                f"{row.test.n:,}{'*' * bool(row.left_out)}",
+            )
+        yield table
+    if found.wins:
+        yield _wins_table(found)
+
+
+def _wins_table(found: ComparedCheckpoints) -> Table:
+    columns = ("held-out", "by", "", "share", "95 % interval", "p", "tasks")
+    table = _table(f"wins of {found.second} over {found.first}", *columns)
+    for wins in found.wins:
+        p = show_p(wins.test)
+        for what, share in (("won", wins.won), ("tied", wins.tied), ("lost", wins.lost)):
+            cells = (show_figure("success", share.mean), _interval("success", share), p, f"{share.n:,}")
+            table.add_row(wins.evaluation, wins.by, what, *cells)
+            p = ""
+    left_out = [f"{wins.left_out:,} ({wins.evaluation}, {wins.by})" for wins in found.wins if wins.left_out]
+    table.caption = f"pairs of attempts that nothing compares: {', '.join(left_out)}" if left_out else None
+    return table
+
+
+def caption(comparisons: Sequence[ComparedCheckpoints]) -> str:
+    """Explain the tables of comparisons below them."""
+    rows = [row for each in comparisons for row in each.rows]
+    text = (
+        "p: paired permutation test over tasks, two-sided (of single attempts at a task: McNemar's exact test). "
+        "Interval: bootstrap over tasks."
+    )
+    if any(row.figure not in ("success", "reward") for row in rows):
+        text += (
+            " Judge by success and reward: each p is of its figure alone, and of 20 figures that did not change one "
+            "has p below 0.05."
+        )
+    if not all(row.test.exact for row in rows):
+        text += " ~: estimated from 20,000 drawn permutations."
+    left_out = max((row.left_out for row in rows), default=0)
+    return text + (f" *: without the tasks, up to {left_out:,}, that have the figure in one only." if left_out else "")
+
+
+def _table(title: str, *columns: str, gap: int = 3) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left", box=None, padding=(0, gap, 0, 0))
+    for name in columns:
+        table.add_column(
+            name,
+            justify="left" if name in ("held-out", "figure", "95 % interval", "by", "") else "right",
+            overflow="fold",
+        )
+    return table
+
+
+def show_p(test: PairedTest) -> str:
+    """
+    >>> show_p(PairedTest(0.0312, True, 9)), show_p(PairedTest(1e-9, True, 400)), show_p(PairedTest(0.0312, False, 9))
+    ('0.031', '< 0.001', '~0.031')
+    """
+    text = "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"
+    return text if test.exact else f"~{text}"
+
+
+def _interval(figure: str, found: MeanOverTasks) -> str:
+    return "-" if found.interval is None else show_interval(figure, *found.interval)
+
+
+def _show_signed(figure: str, value: float) -> str:
+    return f"{'+' if value > 0 else ''}{show_figure(figure, value)}"
+
+
+def _name_figure(figure: str) -> str:
+    """
+    >>> _name_figure("pass_at_4"), _name_figure("judge/pass_at_4")
+    ('pass@4', 'judge/pass_at_4')
+    """
+    return f"pass@{figure.removeprefix('pass_at_')}" if figure.startswith("pass_at_") else figure
+
+
+def as_json(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckpoints]) -> dict[str, Any]:
+    """`compared` and `wins` have their keys only where two were compared."""
+    shown = [
+        {
+            "name": one.name,
+            "checkpoint": one.played.about.candidate.checkpoint,
+            "model": one.played.about.candidate.model,
+            "folder": str(one.played.folder),
+            "figures": {name: name_ends(found) | one.counts[name] for name, found in one.figures.items()},
+        }
+        for one in evaluated
+    ]
+    compared = [_comparison_to_json(each, row) for each in comparisons for row in each.rows]
+    wins = [_wins_row(each, row) for each in comparisons for row in each.wins]
+    return {
+        "evaluated": shown,
+        **({"compared": compared} if compared else {}),
+        **({"wins": wins} if wins else {}),
+    }
+
+
+def _comparison_to_json(of: ComparedCheckpoints, row: Compared) -> dict[str, Any]:
+    return {
+        "evaluation": row.evaluation,
+        "figure": row.figure,
+        "names": [of.first, of.second],
+        "first": row.first._asdict(),
+        "second": row.second._asdict(),
+        "difference": row.difference._asdict(),
+        **_test(row.test),
+        "left_out": row.left_out,
+    }
+
+
+def _wins_row(of: ComparedCheckpoints, row: Wins) -> dict[str, Any]:
+    return {
+        "evaluation": row.evaluation,
+        "by": row.by,
+        "names": [of.first, of.second],
+        "won": row.won._asdict(),
+        "tied": row.tied._asdict(),
+        "lost": row.lost._asdict(),
+        **_test(row.test),
+        "left_out": row.left_out,
+    }
+
+
+def _test(test: PairedTest) -> dict[str, Any]:
+    return {"p": test.p, "exact": test.exact, "tasks": test.n}

@@ -1,0 +1,93 @@
+"""From arguments to the command that they name. Each command's module says its options; nothing heavy is imported
+until a command is chosen, so that `--help` stays fast."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from astune.cli import config, doctor, env, export, run, tinker_server, view
+from astune.cli.endings import MEANINGS
+from astune.cli.episodes import command as episodes
+from astune.cli.eval import command as evaluation
+from astune.cli.judges import command as judges
+from astune.cli.online import command as online
+from astune.cli.suggesting_parser import ShowVersion, SuggestingParser, add_log_level
+from astune.cli.tasks import command as tasks
+
+DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
+
+EXAMPLES = """\
+  {program} doctor --conf my_agent.yaml               find what would break a long run, before it starts
+  {program} --conf my_agent.yaml --backbone=debug     run a task and show everything; nothing is trained
+  {program} --conf my_agent.yaml --backbone=debug --step --model human --task task-12
+  {program} --conf my_agent.yaml                      train
+  {program} --conf my_agent.yaml --resume             go on from the newest checkpoint
+  {program} --conf my_agent.yaml astune.trainer.total_steps=10 astune.model.path=Qwen/Qwen3-0.6B
+  {program} tasks preview --conf my_agent.yaml        what the reader makes of the data
+  {program} demo                                      watch a small agent learn, on this machine, in minutes
+  {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
+  {program} rubrics --conf rubrics.yaml               learn from a few examples what to judge answers by
+  {program} config show --conf my_agent.yaml          every value and where it comes from
+  {program} config convert --conf my_agent.yaml --backbone=trinity         the same for Trinity's own configuration
+"""
+
+COMMANDS = (
+    *(run.add_run, run.add_demo, config.add_config, run.add_report, export.add_export, view.add_view),
+    *(evaluation.add_eval, doctor.add_doctor, tasks.add_tasks, tasks.add_check_tasks),
+    *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
+    *(tinker_server.add_tinker_server, env.add_env, online.add_online),
+)
+"""In the order in which `--help` lists them."""
+
+
+def make_parser(program: str) -> SuggestingParser:
+    codes = (
+        textwrap.fill(meaning, 112, initial_indent=f"  {code:<5}", subsequent_indent=" " * 7)
+        for code, meaning in MEANINGS.items()
+    )
+    parser = SuggestingParser(prog=program, description=DESCRIPTION, examples=EXAMPLES)
+    parser.add_argument("--version", action=ShowVersion)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", default="run")
+    for add_command in COMMANDS:
+        add_command(commands)
+    for command in (parser, *commands.choices.values()):
+        command.show_examples(program)
+    parser.epilog = "\n".join([f"{parser.epilog}\nexit codes:", *codes, ""])
+    for command in parser.actions():
+        add_log_level(command)
+    return parser
+
+
+def parse(arguments: Sequence[str], program: str) -> tuple[Callable[[], int], int | None]:
+    """The command to run, and the level of --log-level. Exits with 2 where the arguments make no sense, with 0 after
+    --help and --version."""
+    parser = make_parser(program)
+    if not arguments:
+        parser.print_help()
+        parser.exit(2)
+    known, rest = parser.parse_known_args(_with_command(parser, arguments))
+    for extra in rest:
+        if "overrides" not in known and "files" not in known:
+            parser.error(f"unexpected argument {extra!r}")
+    if getattr(known, "allow_changes", False) and not known.resume:
+        parser.error("--allow-changes: it says what to do with changed options at --resume, which is not given")
+    if "overrides" in known:  # argparse leaves those that stand after an option in `rest`
+        known.overrides += rest
+    elif "files" in known:
+        known.files += rest
+    known.command_line = f"{program} {shlex.join(arguments)}"
+    return partial(known.execute, known), known.log_level
+
+
+def _with_command(parser: SuggestingParser, arguments: Sequence[str]) -> Sequence[str]:
+    """`arguments` with the word that may be left out: `run`, `learn` after `rubrics`, and `both` after `online`."""
+    first = arguments[0]
+    if (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first:
+        return [str(parser.default_action), *arguments]
+    command = parser.commands.get(first)
+    if command is None or command.default_action is None or {*command.commands, "-h", "--help"} & {*arguments[1:2]}:
+        return arguments
+    return [first, command.default_action, *arguments[1:]]

@@ -1,1 +1,0 @@
-"""Turns become timelines: `forest` stores their tokens by common beginnings, `timeline` joins turns that go on."""

@@ -1,0 +1,1 @@
+"""Feedback of people and judges on answers, and its states."""

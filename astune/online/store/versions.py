@@ -1,0 +1,110 @@
+"""Versions of the model, with their parents and checkpoints. A row is added once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.errors import StoreError
+from astune.online.store import audit
+from astune.online.store.once import insert_once
+from astune.store.tables import versions
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """`folder` is the name of its checkpoint in the folder of versions, which keeps the newest; `sha256` is the digest
+    of its files. Version 0, the model as configured, has no folder. `made` is in seconds since 1970."""
+
+    number: int
+    parent: int | None = None
+    commit_id: int | None = None
+    folder: str | None = None
+    sha256: str | None = None
+    made: float = 0.0
+    config: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+AS_CONFIGURED = ModelVersion(0)
+NOT_SERVED, SERVED = "version not served", "version served"
+"""Kinds of audit lines: the newest version cannot be loaded, so an older one answers; it could be loaded later."""
+
+
+def newest(connection: sa.Connection) -> ModelVersion:
+    """The version to answer with and to train from; the model as configured where none was made yet."""
+    row = connection.execute(versions.select().order_by(versions.c.version.desc()).limit(1)).first()
+    return AS_CONFIGURED if row is None else _version(row)
+
+
+def find(connection: sa.Connection, number: int) -> ModelVersion | None:
+    """Find a version; None if there is none with that number."""
+    row = connection.execute(versions.select().where(versions.c.version == number)).first()
+    return _version(row) if row is not None else AS_CONFIGURED if number == 0 else None
+
+
+def every(connection: sa.Connection) -> list[ModelVersion]:
+    """Load all versions, oldest first."""
+    return [_version(row) for row in connection.execute(versions.select().order_by(versions.c.version))]
+
+
+def after(connection: sa.Connection, number: int) -> list[ModelVersion]:
+    """Those that were made after version `number`, the newest first."""
+    rows = versions.select().where(versions.c.version > number).order_by(versions.c.version.desc())
+    return [_version(row) for row in connection.execute(rows)]
+
+
+def kept_folders(connection: sa.Connection, most: int) -> set[str]:
+    """The folders of the newest so many."""
+    newest_first = sa.select(versions.c.folder).order_by(versions.c.version.desc()).limit(most)
+    return {folder for folder in connection.scalars(newest_first) if folder is not None}
+
+
+def parent_of(connection: sa.Connection, version: ModelVersion) -> ModelVersion | None:
+    """The version that it was made from; None of the model as configured."""
+    return None if version.parent is None else find(connection, version.parent)
+
+
+def why_not_served(connection: sa.Connection) -> str | None:
+    """The reason why the newest version does not answer, as a service has last reported; None if it does."""
+    said = audit.lines(connection, subjects=[str(newest(connection).number)])
+    last = [line for line in said if line.what in (NOT_SERVED, SERVED)][-1:]
+    return next(
+        (f"v{line.details['answers']} answers: {line.details['why']}" for line in last if line.what == NOT_SERVED), None
+    )
+
+
+def add(connection: sa.Connection, version: ModelVersion) -> None:
+    """Add the newest version. Raises StoreError if another version was made since the one before was the newest: then
+    this one must not be added."""
+    now = newest(connection).number
+    if version.number != now + 1:
+        raise StoreError(f"version {version.number} is to follow {version.number - 1}, but the newest is {now} by now")
+    connection.execute(versions.insert().values(**_row_of(version)))
+
+
+def register(connection: sa.Connection, configured: ModelVersion) -> None:
+    """Write the row of version 0, at the first start of a service."""
+    insert_once(connection, versions, _row_of(configured))
+
+
+def _row_of(version: ModelVersion) -> dict[str, object]:
+    return {
+        "version": version.number,
+        "parent": version.parent,
+        "commit_id": version.commit_id,
+        "folder": version.folder,
+        "sha256": version.sha256,
+        "made": version.made,
+        "config": dict(version.config),
+        "figures": dict(version.figures),
+    }
+
+
+def _version(row: sa.Row[Any]) -> ModelVersion:
+    return ModelVersion(
+        row.version, row.parent, row.commit_id, row.folder, row.sha256, row.made, row.config, row.figures
+    )

@@ -1,1 +1,0 @@
-"""What people and judges say of answers, and what becomes of it."""

@@ -1,0 +1,180 @@
+"""Rollouts that go on while the model is trained (`astune.synchronizer.style: async`).
+
+    step        0        1        2        3            astune.synchronizer.max_staleness: 1
+    play      [0  ][1           ][2      ][3      ]     the tasks of a step are those that it has in any run
+    train           [0 ]          [1 ]    [2 ]  [3 ]    the episodes of step k begin once step k - 2 is trained
+    version   0         1             2       3     4
+
+Invariant: the episodes of step k begin under the weights of step k - `max_staleness` or newer ones. So no token that is
+trained is older than that, and nothing is ever thrown away because it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from astune.algorithm import BatchRules
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError, InvariantError
+from astune.rollout.group import Limit, OnEpisode
+from astune.training.dynamic_sampling import play_groups
+from astune.training.engine import Engine
+from astune.training.places import Places
+from astune.training.run import Ahead, Run
+from astune.types import Episode, Generation, Group, Policy, Sampling
+
+FIRST = -1
+"""The rank of evaluations: training waits for them."""
+
+
+class Gate:
+    """A `Policy` in front of the engine's, through which calls pass unless it is shut: weights change between two
+    answers, never within one.
+
+    Invariant: within `hold_calls` no answer is under way, so that all tokens of an answer are of one policy version. An
+    episode goes on under the new one with its next call.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._under_way = 0
+        self._open, self._idle = asyncio.Event(), asyncio.Event()
+        self._open.set()
+
+    @property
+    def context_length(self) -> int:
+        return self._policy.context_length
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        await self._open.wait()
+        self._under_way += 1
+        try:
+            return await self._policy.generate(prompt_ids, sampling)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def close(self) -> None:
+        """Wait until the answers under way have ended; calls that come meanwhile wait until `open`."""
+        self._open.clear()
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def open(self) -> None:
+        self._open.set()
+
+    @asynccontextmanager
+    async def hold_calls(self) -> AsyncIterator[None]:
+        """Keep it closed while this is entered."""
+        try:
+            await self.close()
+            yield
+        finally:
+            self.open()
+
+
+def put_gate(config: AstuneConfig, engine: Engine) -> tuple[Engine, Gate]:
+    """Put a gate in front of the engine's policy. Raises ConfigError for one whose learner needs the policy to
+    rest."""
+    if not engine.beside:
+        raise ConfigError(
+            "astune.synchronizer.style: got 'async', but the engine of this backbone cannot answer while it learns; "
+            "expected 'fixed'"
+        )
+    gate = Gate(engine.policy)
+    return replace(engine, policy=gate), gate
+
+
+class RolloutsAhead(Ahead):
+    """Plays the steps of a run, up to `max_staleness` ahead of the one that is trained, while it is entered.
+
+    Episodes under way, all steps and evaluations together, are at most `astune.rollout.max_concurrent`; those of
+    earlier steps begin first. What was played and not trained when the run stops is played again when it goes on.
+    """
+
+    def __init__(self, run: Run, gate: Gate) -> None:
+        most = run.config.synchronizer.max_staleness
+        assert most is not None, "astune.config.rules asks for it"
+        self._run, self._gate, self._most = run, gate, most
+        self._places = Places(run.config.rollout.max_concurrent)
+        self._steps: dict[int, asyncio.Task[tuple[list[Group], dict[str, float]]]] = {}
+        self._begun: Counter[int] = Counter()
+        self._ended: Counter[int] = Counter()
+        """Episodes by step."""
+
+    async def __aenter__(self) -> RolloutsAhead:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        for task in self._steps.values():
+            task.cancel()
+        await asyncio.gather(*self._steps.values(), return_exceptions=True)
+
+    @asynccontextmanager
+    async def between_answers(self) -> AsyncIterator[None]:
+        assert self._run.setup is not None, "rollouts are ahead only where episodes are played"
+        player, this = self._run.setup.player, asyncio.current_task()
+        assert this is not None
+        async with AsyncExitStack() as stack:
+            try:
+                if player is not None:
+                    await stack.enter_async_context(player.hold_calls())
+                await stack.enter_async_context(self._gate.hold_calls())
+            except asyncio.CancelledError:
+                # nothing of what is under way will be learned, but the step that was is published, counted and saved
+                await self._stop()
+                this.cancel()
+            yield
+
+    def places(self, step: int | None) -> Limit:
+        return self._places.of(FIRST if step is None else step)
+
+    async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+        run, step = self._run, self._run.step
+        for number in range(step, min(step + self._most + 1, run.total_steps)):
+            if number not in self._steps:
+                self._steps[number] = asyncio.create_task(play_groups(run, number, rules))
+        run.progress.phase_started("rollout", self._begun[step], self._ended[step])
+        groups, figures = await self._steps[step]
+        del self._steps[step], self._begun[step], self._ended[step]
+        return groups, figures | self._ages(groups)
+
+    def show(self, phase: str, number: int, step: int | None) -> OnEpisode:
+        progress = self._run.progress
+        if step is None:
+            progress.phase_started(phase, number)
+            return progress.episode_done
+        self._begun[step] += number
+
+        def ended(episode: Episode) -> None:
+            self._ended[step] += 1
+            progress.episode_done(episode, ahead=step != self._run.step)
+
+        if step == self._run.step:
+            progress.phase_started(phase, self._begun[step], self._ended[step])
+        return ended
+
+    def _ages(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Count the episodes that went on under newer weights than they began with. Raises InvariantError where one is
+        older than may be."""
+        spanning = 0
+        newest = self._run.learner.policy_version
+        for group in groups:
+            for episode in group.episodes:
+                versions = {turn.policy_version for turn in episode.turns}
+                spanning += len(versions) > 1
+                if versions and newest - min(versions) > self._most:
+                    raise InvariantError(
+                        f"episode {episode.episode_id} began under policy version {min(versions)}, and the one in "
+                        f"training is {newest}: more than astune.synchronizer.max_staleness = {self._most} behind"
+                    )
+        return {"episodes/spanning_versions": float(spanning)}
