@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_
 from astune.types import Episode
 
 FOLDER = Path(__file__).parent / "golden"
-_NUMBERS = re.compile(r"^( *)(.*\[)\n +(-?\d[^\[\]{}\"]*)\n +\]", re.MULTILINE)
+_WIDTH = 118
 
 
 def golden_path(line: int, workflow: str) -> Path:
@@ -30,12 +28,30 @@ def from_golden(path: Path) -> Episode:
     return episode_from_row(json.loads(path.read_text(encoding="utf-8"))).episode
 
 
-def golden_text(row: dict[str, Any]) -> str:
-    """Indented JSON, lists of numbers in lines of their own instead of one line each."""
-    return _NUMBERS.sub(_wrapped, json.dumps(row, indent=1, ensure_ascii=False)) + "\n"
+def golden_text(row: Any) -> str:
+    """JSON in which a message or a tool has one line, and what is short shares lines."""
+    return _write(row, "") + "\n"
 
 
-def _wrapped(found: re.Match[str]) -> str:
-    indent, start, numbers = found.groups()
-    lines = textwrap.fill(" ".join(numbers.split()), 118, initial_indent=f"{indent} ", subsequent_indent=f"{indent} ")
-    return f"{indent}{start}\n{lines}\n{indent}]"
+def _write(value: Any, indent: str) -> str:
+    short = json.dumps(value, ensure_ascii=False)
+    if (
+        not isinstance(value, dict | list)
+        or len(indent) + len(short) <= _WIDTH
+        or "role" in value
+        or "function" in value
+    ):
+        return short
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {_write(each, inner)}" for key, each in value.items()]
+    else:
+        parts = [_write(each, inner) for each in value]
+    lines = [inner]
+    for part in parts:
+        if lines[-1] != inner and len(lines[-1]) + len(part) > _WIDTH:
+            lines.append(inner)
+        lines[-1] += f"{part}, "
+    text = "\n".join(line.rstrip() for line in lines).rstrip(",")
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{text}\n{indent}{closing}"
