@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from scripts.planted_faults.__main__ import find_misplaced, main
-from scripts.planted_faults.copies import plant
+from scripts.planted_faults.copies import plant, run_tests
 from scripts.planted_faults.faults import FAULTS
+from tests.rows import each_row
 
 ALL = [fault for faults in FAULTS.values() for fault in faults]
 
@@ -35,3 +36,10 @@ def test_a_fault_is_there_only_while_it_is_tried(tmp_path: Path) -> None:
 def test_an_area_that_is_not_there_is_told(capsys) -> None:
     assert main(["--only", "nowhere"]) == 2
     assert capsys.readouterr().out == "no fault is called 'nowhere'\n"
+
+
+@each_row(("does", "outcome"), [("assert False", "failed"), ("os._exit(1)", "broken")])
+def test_a_process_that_died_has_noticed_no_fault(tmp_path: Path, does: str, outcome: str) -> None:
+    (tmp_path / "test_it.py").write_text(f"import os\n\n\ndef test_it():\n    {does}\n")
+    (tmp_path / "conftest.py").write_text("import hypothesis\n\nhypothesis.settings.register_profile('first')\n")
+    assert run_tests(tmp_path, ["test_it.py"])[0] == outcome

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,8 +23,7 @@ from queue import Queue
 from scripts.planted_faults.copies import LIBRARIES, PROCESSES, ROOT, copy_project, plant, run_tests
 from scripts.planted_faults.faults import FAULTS, Fault
 
-PASSED, FAILED = 0, 1
-"""Exit codes of pytest; all others say that it could not run the tests."""
+TOLD = {"passed": "not caught", "failed": "caught"}
 
 
 def find_misplaced(faults: Sequence[Fault]) -> list[str]:
@@ -40,16 +40,18 @@ def find_misplaced(faults: Sequence[Fault]) -> list[str]:
     return found
 
 
-def try_fault(fault: Fault, projects: Queue[Path]) -> str:
-    """Tell what the tests make of a fault: "caught", "not caught", or why nobody knows."""
+def try_fault(fault: Fault, projects: Queue[Path]) -> tuple[str, str]:
+    """Tell what the tests make of a fault, and what shows it: "caught" and the test that failed, "not caught", or why
+    nobody knows, "hangs" or "broken", and what was printed last."""
     project = projects.get()
     try:
         with plant(fault, project):
-            code, printed = run_tests(project, fault.tests)
+            found, printed = run_tests(project, fault.tests)
     finally:
         projects.put(project)
-    told = {PASSED: "not caught", FAILED: "caught"}
-    return told.get(code, f"no answer: pytest ended with {code}\n{printed}") if code is not None else "hangs"
+    if found == "failed":
+        printed = " ".join(re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE))
+    return TOLD.get(found, found), printed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,18 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             projects.put(copy_project(Path(folder, str(number))))
         tests = sorted({name for fault in chosen for name in fault.tests})
         print(f"without a fault: {len(tests)} test files and folders", flush=True)
-        code, printed = run_tests(Path(folder, "0"), tests)
-        if code != PASSED:
-            print(f"they fail without a fault:\n{printed}")
+        found, printed = run_tests(Path(folder, "0"), tests)
+        if found != "passed":
+            print(f"without a fault they are {found}:\n{printed}")
             return 2
         missed = 0
-        for number, (fault, said) in enumerate(
-            zip(chosen, pool.map(lambda fault: try_fault(fault, projects), chosen), strict=True), start=1
-        ):
+        outcomes = pool.map(lambda fault: try_fault(fault, projects), chosen)
+        for number, (fault, (said, shown)) in enumerate(zip(chosen, outcomes, strict=True), start=1):
             missed += said != "caught"
-            print(
-                f"[{number:2}/{len(chosen)}] {said:10} {fault.file.removeprefix('astune/')}: {fault.what}", flush=True
-            )
+            place = f"{fault.file.removeprefix('astune/')}: {fault.what}"
+            print(f"[{number:2}/{len(chosen)}] {said:10} {place}\n{' ' * 8}{shown}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} faults are caught")
     return 1 if missed else 0
 

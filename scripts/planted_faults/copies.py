@@ -21,6 +21,8 @@ LIBRARIES = ("pydantic", "sqlalchemy", "tokenizers", "torch")
 """Imported once, before there is any process with tests."""
 SECONDS = 3600
 """A test run that takes longer hangs."""
+BEGUN = 100
+"""A process that ran pytest ends with so much more than pytest says, so that none that died is mistaken for one."""
 
 
 def copy_project(folder: Path) -> Path:
@@ -50,16 +52,20 @@ def plant(fault: Fault, project: Path) -> Iterator[None]:
         path.write_text(sound, encoding="utf-8")
 
 
-def run_tests(project: Path, tests: Sequence[str]) -> tuple[int | None, str]:
-    """The exit code of pytest, None if it hung, and the end of what it printed."""
+def run_tests(project: Path, tests: Sequence[str]) -> tuple[str, str]:
+    """Tell what came of the tests, "passed", "failed", "hangs" or "broken", and the end of what they printed. They are
+    broken where the process died before pytest ran them to an end."""
     printed = project / "printed.txt"
+    printed.write_text("")
     process = PROCESSES.Process(target=test_in_project, args=(project, tests, printed))
     process.start()
     process.join(SECONDS)
     if process.is_alive():
         process.kill()
-        return None, f"more than {SECONDS} seconds"
-    return process.exitcode, "\n".join(printed.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+        return "hangs", f"more than {SECONDS} seconds"
+    last = "\n".join(printed.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+    ends = {BEGUN + pytest.ExitCode.OK: "passed", BEGUN + pytest.ExitCode.TESTS_FAILED: "failed"}
+    return ends.get(process.exitcode, "broken"), f"{last}\nexit code {process.exitcode}"
 
 
 def test_in_project(project: Path, tests: Sequence[str], printed: Path) -> None:
@@ -73,4 +79,5 @@ def test_in_project(project: Path, tests: Sequence[str], printed: Path) -> None:
     os.environ |= {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
     # The first failure is enough, so that Hypothesis need not make it small.
-    sys.exit(pytest.main(["-q", "-x", "--tb=line", "--hypothesis-profile=first", "-p", "no:cacheprovider", *tests]))
+    options = ["-q", "-x", "--tb=line", "--hypothesis-profile=first", "-p", "no:cacheprovider"]
+    sys.exit(BEGUN + pytest.main([*options, *tests]))

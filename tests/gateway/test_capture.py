@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import socket
 import threading
+from dataclasses import replace
 
 import httpx
 import openai
@@ -100,6 +102,20 @@ async def test_logprobs_and_token_ids_are_those_of_the_turn(make_tuner, chat_for
     assert answer.prompt_token_ids == list(turn.prompt_ids)
 
 
+async def test_a_logprob_that_is_no_number_is_null(make_tuner):
+    tuner, _, policy = make_tuner(["Hello"])
+    generate = policy.generate
+
+    async def without_numbers(prompt_ids, sampling):
+        answer = await generate(prompt_ids, sampling)
+        return replace(answer, logprobs=[math.nan] * len(answer.output_ids))
+
+    policy.generate = without_numbers
+    async with client_of(tuner, "over HTTP") as client:
+        answer = await ask(client, logprobs=True)
+    assert {token.logprob for token in answer.choices[0].logprobs.content} == {None}
+
+
 @ways
 async def test_an_answer_given_back_as_an_object_continues_the_timeline(make_tuner, way):
     tuner, tracker, _ = make_tuner([CALL, "It is 1."])
@@ -173,6 +189,7 @@ async def test_limits_are_bad_requests_with_a_code_and_are_remembered(make_tuner
             await ask(client)
     assert (overflow.value.code, overflow.value.param) == ("context_length_exceeded", "messages")
     assert (text.value.code, text.value.param) == ("context_length_exceeded", "prompt")
+    assert all("(context_length_exceeded)" in error.value.message for error in (overflow, text))
     assert turns.value.code == "max_turns_exceeded"
     assert [type(error).__name__ for error in tuner.failures] == ["TooManyTurns"]
     assert len(tracker.turns) == 1

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astune.context_tracker.merge import TurnForest
 from astune.errors import AstuneError
 from astune.monitor import EpisodeLog, EpisodeRecord, RunDir, read_episodes
 from astune.monitor.episodes import episode_from_row, episode_to_row
@@ -201,3 +202,14 @@ def test_a_history_that_forks_is_written_once():
     row = episode_to_row(EpisodeRecord(0, "train", episode))
     assert sum(len(timeline["token_ids"]) for timeline in row["timelines"]) == 1200
     assert episode_from_row(json.loads(json.dumps(row))).episode == episode
+
+
+def test_a_turn_that_branches_share_is_the_first_ones_own():
+    said = [((1,), (2,)), ((1, 2, 3), (4,)), ((1, 2, 5), (6,))]
+    turns = tuple(Turn("a", prompt, output, (-1.0,), 0, "stop") for prompt, output in said)
+    episode = Episode("e", Task("t", "q"), turns, TurnForest(turns).timelines(), StopReason.COMPLETED)
+    row = episode_to_row(EpisodeRecord(0, "train", episode))
+    assert row["timelines"][1]["spans_kept"] == 1
+    read = episode_from_row(json.loads(json.dumps(row))).episode
+    assert [[span.shared for span in line.spans] for line in read.timelines] == [[False, False], [True, False]]
+    assert read == episode

@@ -199,6 +199,16 @@ def test_what_came_while_its_answer_was_trained_is_late(connection: sa.Connectio
     assert (correction.reward, correction.corrections) == (None, ("so",))
 
 
+def test_what_an_author_corrects_again_after_the_correction_was_trained_is_late(connection: sa.Connection) -> None:
+    record(connection, "c", ["m"])
+    say(connection, FeedbackPart("correction", correction="so"))
+    (judgement,) = judgements(connection, RULES)
+    train(connection, judgement.msg_ids)
+    mark(connection, judgement.feedback_ids, "trained", "v1", 1)
+    assert say(connection, FeedbackPart("correction", correction="or so"), at=2).state == "late"
+    assert say(connection, FeedbackPart("correction", correction="or so"), at=3, author="ben").state == "counts"
+
+
 def test_an_episode_that_was_left_out_may_still_be_judged(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     train(connection, ["m"], state="left_out")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.log import line_of
-from astune.online.training.weighing import Author, limit_authors
+from astune.online.training.weighing import Author, limit_authors, weigh
 from astune.store import tables
 from astune.store.database import Database, open_database
 from astune.types import Sample, Span, Timeline
@@ -51,6 +51,12 @@ def test_no_author_has_more_than_the_share_and_all_together_have_what_they_had(
     assert all(size <= limit for size in after.values())
     small = [author for author in before if after[author] < limit / 1.01]
     assert all(after[author] >= before[author] * (1 - 1e-6) for author in small), "who says little loses nothing by it"
+
+
+def test_a_lesson_beside_weighs_as_one_rated_answer_however_long_it_is() -> None:
+    rated, lesson = (Sample(LINE, (1.0,), (weight,), "t", name) for name, weight in (("r", 1.0), ("l", 4.0)))
+    ((answer, beside),) = weigh([[rated]], [([lesson], 1.0)])
+    assert answer.weight_sum == beside.weight_sum == 0.5
 
 
 def rate_by_eve(world: World, count: int) -> None:
