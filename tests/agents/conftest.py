@@ -1,7 +1,8 @@
 """Real AgentScope agents, of the line that is installed, on a policy that answers from a script.
 
 Each workflow of `agentscope1_workflows.py` and `agentscope2_workflows.py` is played as an episode, and compared with
-the one recorded in `golden/`. After a change that is meant, record anew with each line installed, and read the diff:
+the one recorded in `golden/`, if there is one: those without show nothing there that others do not. After a change that
+is meant, record anew with each line installed, and read the diff:
 
     REGENERATE=1 python -m pytest tests/agents
 """
@@ -22,6 +23,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy, write_test_model_dir
 from astune.types import Sampling, Task
 from astune.workflow.workflow_base import as_workflow
+from tests.agents.golden import golden_path
 
 CONTEXT_LENGTH = 8192
 
@@ -40,11 +42,15 @@ if installed_line():
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `workflow` runs once for each workflow of the installed line."""
-    if "workflow" in metafunc.fixturenames:
+    """A test that takes `workflow` runs once for each workflow of the installed line; `recorded`: each golden one."""
+    for name in {"workflow", "recorded"} & set(metafunc.fixturenames):
         from tests.agents.answers import ANSWERS
 
-        metafunc.parametrize("workflow", ANSWERS.get(installed_line(), {}))
+        line = installed_line()
+        workflows = ANSWERS.get(line, {})
+        metafunc.parametrize(
+            name, [each for each in workflows if name == "workflow" or golden_path(line, each).exists()]
+        )
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""The samples that every backbone has to make of the same episodes: those in `golden_samples.json`, by step.
+"""The samples that every backbone has to make of the same episodes: those in `golden_samples.json`, by step, each by
+the number of the recorded timeline that has its tokens.
 
 The episodes are recorded ones of real AgentScope agents (tests/agents/golden), put together to steps: several agents,
 conversations that branch, tools that change, attempts nobody judged, one that failed, groups without signal. Written
@@ -81,13 +82,20 @@ def steps() -> dict[str, list[Group]]:
     }
 
 
+def recorded_timelines() -> dict[str, list[tuple[int, ...]]]:
+    """The tokens of each timeline, by episode."""
+    episodes = (episode for groups in steps().values() for group in groups for episode in group.episodes)
+    return {each.episode_id: [tuple(timeline.token_ids) for timeline in each.timelines] for each in episodes}
+
+
 def rows_of(samples: Iterable[Sample]) -> list[dict[str, Any]]:
     """Samples as the file has them."""
+    timelines = recorded_timelines()
     return [
         {
             "episode": sample.episode_id,
             "agent": sample.timeline.agent,
-            "token_ids": list(sample.timeline.token_ids),
+            "timeline": timelines[sample.episode_id].index(tuple(sample.timeline.token_ids)),
             "spans": [
                 {"turn": span.turn, "from": span.start, "to": span.stop, "advantage": advantage, "weight": weight}
                 for span, advantage, weight in zip(
@@ -112,9 +120,11 @@ def terms(step: str) -> list[Term]:
         for episode in group.episodes
         for number, turn in enumerate(episode.turns)
     }
+    timelines = recorded_timelines()
     return sorted(
-        Term(tuple(row["token_ids"][:place]), row["token_ids"][place], logprob, span["advantage"] * span["weight"])
+        Term(ids[:place], ids[place], logprob, span["advantage"] * span["weight"])
         for row in golden(step)
+        for ids in [timelines[row["episode"]][row["timeline"]]]
         for span in row["spans"]
         if span["weight"]
         for place, logprob in zip(range(span["from"], span["to"]), recorded[row["episode"], span["turn"]], strict=True)
