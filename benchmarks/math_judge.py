@@ -221,11 +221,13 @@ def zoo() -> list[Case]:
     return [
         Case(
             row["reference"],
-            row["answer"] if row["kind"] == "text" else f"<answer>{row['answer']}</answer>",
-            row["equal"],
+            answer if row["kind"] == "text" else f"<answer>{answer}</answer>",
+            label == "right",
             row.get("question", "q"),
         )
         for row in rows
+        for label in ("right", "wrong")
+        for answer in row.get(label, ())
     ]
 
 

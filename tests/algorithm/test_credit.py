@@ -282,52 +282,6 @@ def test_a_shared_turn_gets_what_the_table_of_credit_says(credit: Credit, expect
     assert (receipt.trained, receipt.loss_terms) == (4, 4 if credit == "once" else 6)
 
 
-def test_agents_in_a_zero_sum_game_get_opposite_advantages() -> None:
-    task = Task("t", "q")
-    turns = [Turn("buyer", (1,), (2,), (-1.0,), 0, "stop"), Turn("seller", (3,), (4,), (-1.0,), 0, "stop")]
-    episodes = tuple(
-        episode(task, str(n), turns, Verdict(0.5), {"buyer": -price, "seller": price}) for n, price in enumerate((3, 1))
-    )
-    samples, _ = to_samples([Group(task, episodes)], grpo)
-    found = {(s.episode_id, s.timeline.agent): s.advantages for s in samples}
-    assert found == {
-        ("t/0", "buyer"): (-1.0,),
-        ("t/0", "seller"): (1.0,),
-        ("t/1", "buyer"): (1.0,),
-        ("t/1", "seller"): (-1.0,),
-    }
-
-
-def test_an_agent_without_a_reward_of_its_own_gets_that_of_the_episode() -> None:
-    task = Task("t", "q")
-    turns = [Turn("own", (1,), (2,), (-1.0,), 0, "stop"), Turn("other", (3,), (4,), (-1.0,), 0, "stop")]
-    episodes = tuple(episode(task, str(n), turns, Verdict(float(n)), {"own": -float(n)}) for n in range(2))
-    samples, _ = to_samples([Group(task, episodes)], dr_grpo)
-    assert [(s.timeline.agent, *s.advantages) for s in samples] == [
-        ("own", 0.5),
-        ("other", -0.5),
-        ("own", -0.5),
-        ("other", 0.5),
-    ]
-
-
-def test_an_agent_is_compared_where_it_acted_and_nowhere_else() -> None:
-    task = Task("t", "q")
-    own, other = (Turn(agent, (n,), (4,), (-1.0,), 0, "stop") for n, agent in enumerate(("own", "other")))
-    acted = [episode(task, str(n), [own, other], Verdict(0.0), {"own": float(n)}) for n in range(2)]
-    samples, _ = to_samples([Group(task, (*acted, episode(task, "2", [other], Verdict(5.0))))], dr_grpo)
-    assert [s.advantages for s in samples if s.timeline.agent == "own"] == [(-0.5,), (0.5,)]
-
-
-def test_a_bonus_given_only_where_it_was_earned_is_compared_with_the_turns_that_got_none() -> None:
-    task = Task("t", "q")
-    turns = [Turn("a", (1,), (2,), (-1.0,), 0, "stop"), Turn("a", (1, 2, 3), (4,), (-1.0,), 0, "stop")]
-    good = episode(task, "good", turns, Verdict(0.0), turn_rewards={1: 1.0})
-    bad = episode(task, "bad", turns, Verdict(0.0))
-    samples, _ = to_samples([Group(task, (good, bad))], dr_grpo)
-    assert [sample.advantages for sample in samples] == [(0.5, 0.75), (-0.5, -0.25)]
-
-
 def test_a_group_in_which_only_a_frozen_agent_does_better_is_left_out() -> None:
     task = Task("t", "q")
     turns = [Turn("user", (1,), (2,), (-1.0,), 0, "stop", excluded="frozen"), Turn("a", (3,), (4,), (-1.0,), 0, "stop")]

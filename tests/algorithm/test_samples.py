@@ -118,15 +118,6 @@ def test_advantages_are_centred(rewards: list[float]) -> None:
         assert sum(estimator(rewards)) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_an_estimator_that_gives_the_wrong_number_of_values_is_named() -> None:
-    def broken(rewards: object) -> list[float]:
-        return [1.0]
-
-    group = Group(TASK, (episode("a", 1.0, 3), episode("b", 0.0, 3)))
-    with pytest.raises(TrainingError, match=r"broken.*2 rewards of task 't'"):
-        to_samples([group], broken)
-
-
 @pytest.mark.fault(
     "Runs and resuming",
     "a plug-in that estimates advantages raises, or gives something else than a number for each reward",

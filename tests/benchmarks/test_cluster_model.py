@@ -8,17 +8,16 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cluster_model
 import pytest
-from cluster.clock import Clock, Event, Process, all_of, any_of
+from cluster.clock import Clock, Process
 from cluster.engine import Engine, Speed
 from cluster.recorded import read_run, rollout_seconds, train_seconds_per_token, with_fitted_calls
 from cluster.rollout import Explorer
-from cluster.schedule import Outcome, Schedule, Simulation, Trainer, limit, longest, simulate
+from cluster.schedule import Schedule, Simulation, Trainer, limit, simulate
 from cluster.workload import Attempt, Batch, Call, LogNormal, Shape, drawn, resampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,12 +67,6 @@ def test_one_step_off_takes_the_longer_of_rollout_and_training_and_synchronisati
     assert step_seconds(ONE_STEP_OFF, rollout=rollout, train=train) == pytest.approx(max(rollout, train) + SYNC)
 
 
-def test_asynchronous_with_one_batch_at_a_time_takes_the_longer_part_and_its_own_synchronisation() -> None:
-    one = replace(ASYNCHRONOUS, in_flight=1)
-    assert step_seconds(one, rollout=10, train=2) == pytest.approx(10 + SYNC)  # engines pause for new weights
-    assert step_seconds(one, rollout=2, train=10) == pytest.approx(10 + SYNC)  # the trainer waits for them
-
-
 def test_asynchronous_batches_fill_the_engines_up_to_the_limit() -> None:
     """Engines whose steps grow with the calls running give the same tokens however many run: nothing is lost to
     waiting, so the step takes the limit."""
@@ -94,25 +87,6 @@ def test_dynamic_synchronisation_explores_an_interval_of_batches_at_a_time() -> 
     assert step_seconds(three, rollout=10, train=0.5) == pytest.approx((10 + 0.5 + SYNC) / 3)
 
 
-def test_dynamic_synchronisation_of_every_batch_is_synchronous_when_the_trainer_is_idle() -> None:
-    """The trainer has taken the batch before the explorer asks for weights."""
-    assert step_seconds(DYNAMIC, rollout=10, train=7) == pytest.approx(10 + 7 + SYNC)
-
-
-def test_a_synchronous_step_waits_for_the_longest_attempt() -> None:
-    trainer = Trainer(1, 0.0, 1.0)
-    for slowest in (5, 50, 500):
-        outcome = simulate(ONE_ENGINE, trainer, SYNCHRONOUS, 0.0, [batch(5, 5, 5, slowest)] * 3)
-        assert outcome.step_seconds == pytest.approx(slowest + 1)
-
-
-def test_work_falls_with_stragglers_where_a_busy_engine_does_not_show_it() -> None:
-    explorer = replace(ONE_ENGINE, runners_per_engine=2)
-    outcome = simulate(explorer, Trainer(1, 0.0, 0.0), SYNCHRONOUS, 0.0, [batch(10, 90)] * 3)
-    assert outcome.explorer_busy == pytest.approx(1)
-    assert outcome.explorer_work == pytest.approx(100 / 180)  # two calls at a time would have taken 50 s, not 90
-
-
 def test_the_limit_is_full_engines_or_a_trainer_that_never_waits() -> None:
     """Two attempts of 100 prompt and 8 answer tokens: the prompt is read once, decoding is with four running."""
     explorer = replace(ONE_ENGINE, engines=2, speed=Speed(2.0, 0.5, per_prompt_token=0.1, per_call=3.0))
@@ -121,28 +95,10 @@ def test_the_limit_is_full_engines_or_a_trainer_that_never_waits() -> None:
     assert limit(explorer, Trainer(4, 1.0, 7.0), batches) == pytest.approx(7 + 216 / 4)
 
 
-def test_the_longest_episode_counts_its_tools_and_its_judge() -> None:
-    slow_tool = Attempt((Call(10, 2, tool_seconds=30.0), Call(0, 3)), judge_seconds=1.0)
-    explorer = replace(ONE_ENGINE, speed=Speed(step=1.0, per_call_running=0.5, per_prompt_token=0.1))
-    assert longest(explorer, [((slow_tool,),), batch(1, 20)]) == pytest.approx((1 + 5 * 1.5 + 30 + 1 + 20 * 1.5) / 2)
-
-
 def test_fewer_runners_than_tasks_make_them_wait_in_line() -> None:
     assert rollout_seconds(replace(ONE_ENGINE, runners_per_engine=1), batch(10, 10, 10)) == pytest.approx(30)
     assert rollout_seconds(replace(ONE_ENGINE, runners_per_engine=2), batch(10, 10, 10)) == pytest.approx(20)
     assert rollout_seconds(replace(ONE_ENGINE, runners_per_engine=1, engines=3), batch(10, 10, 10)) == pytest.approx(10)
-
-
-def test_a_runner_that_plays_all_attempts_is_busy_until_the_last() -> None:
-    tasks = tuple((Attempt((Call(0, 1),)), Attempt((Call(0, 10),))) for _ in range(2))
-    together = replace(ONE_ENGINE, runners_per_engine=1, attempts_per_runner=2)
-    assert rollout_seconds(together, tasks) == pytest.approx(20)
-    assert rollout_seconds(replace(together, runners_per_engine=2, attempts_per_runner=1), tasks) == pytest.approx(12)
-
-
-def test_tools_and_judges_take_their_time_between_and_after_calls() -> None:
-    attempt = Attempt((Call(0, 5, tool_seconds=2.0), Call(0, 5)), judge_seconds=0.5)
-    assert rollout_seconds(ONE_ENGINE, ((attempt,),)) == pytest.approx(5 + 2 + 5 + 0.5)
 
 
 def test_the_prompt_of_a_task_is_read_once_by_the_engine_and_trained_in_every_row() -> None:
@@ -204,25 +160,6 @@ def test_age_counts_the_updates_between_sampling_and_training() -> None:
     assert ages(DYNAMIC) == (0, 0)
 
 
-def test_weights_that_travel_dynamically_lack_the_batches_not_trained_yet() -> None:
-    """Of three batches one is trained when the explorer asks; so the next three lack two updates, and by their turn
-    two, three and four."""
-    schedule = replace(DYNAMIC, interval=3, buffer=3)
-    outcome = simulate(ONE_ENGINE, Trainer(1, 0.0, 1.0), schedule, SYNC, [batch(10)] * 18, margin=6)
-    assert (outcome.age_mean, outcome.age_max) == (3, 4)
-
-
-def test_ages_with_a_slow_trainer_are_bounded_by_what_may_be_under_way() -> None:
-    slow = Trainer(1, 0.0, 100.0)
-    for in_flight, buffer in ((1, 1), (2, 1), (2, 3)):
-        schedule = Schedule("fully_async", in_flight=in_flight, buffer=buffer)
-        outcome = simulate(ONE_ENGINE, slow, schedule, 0.0, [batch(10)] * 24, margin=8)
-        assert outcome.age_max <= in_flight + buffer + 1
-        assert outcome.trainer == pytest.approx(1)
-    unbounded = Schedule("fully_async", buffer=1000)
-    assert simulate(ONE_ENGINE, slow, unbounded, 0.0, [batch(10)] * 24, margin=8).age_max > 10
-
-
 def test_over_rollout_stops_waiting_for_the_last_tasks() -> None:
     trainer = Trainer(1, 0.0, 0.0)
     batches = [batch(10, 10, 10, 1000)] * 4
@@ -232,34 +169,6 @@ def test_over_rollout_stops_waiting_for_the_last_tasks() -> None:
     assert outcome.episodes_per_hour == pytest.approx(3600 * 3 / 15)
     patient = replace(hurried, grace=2000.0)
     assert simulate(patient, trainer, DYNAMIC, 0.0, batches).step_seconds == pytest.approx(1000)
-
-
-def test_over_rollout_frees_the_runners_of_what_it_stopped() -> None:
-    """One runner: had the stopped task kept it, the second batch would never end."""
-    hurried = replace(ONE_ENGINE, runners_per_engine=2, over_rollout=0.5, grace=0.0)
-    simulation = Simulation(hurried, Trainer(1, 0.0, 1.0), DYNAMIC, 0.0, [batch(1000, 10)] * 3)
-    simulation.run()
-    assert len(simulation.ages) == 3
-    assert simulation.snapshots[-1].time == pytest.approx(3 * (10 + 1))
-
-
-def over_rollout_seconds(task: Attempt, *, runners: int, share: float, speed: Speed = SECOND_PER_TOKEN) -> float:
-    """Until three batches, each of `task` and tasks of ten tokens, are trained in no time."""
-    hurried = replace(ONE_ENGINE, runners_per_engine=runners, over_rollout=share, grace=0.0, speed=speed)
-    simulation = Simulation(hurried, Trainer(1, 0.0, 0.0), DYNAMIC, 0.0, [(*batch(10, 10, 10), (task,))] * 3)
-    simulation.run()
-    return simulation.snapshots[-1].time
-
-
-def test_what_over_rollout_stops_holds_neither_engine_nor_runner() -> None:
-    sharing = Speed(step=0.0, per_call_running=1.0)
-    long = Attempt((Call(0, 10_000),))
-    assert over_rollout_seconds(long, runners=4, share=0.25, speed=sharing) == pytest.approx(3 * 40)  # four at a time
-    at_a_tool = Attempt((Call(0, 1, tool_seconds=10_000.0), Call(0, 50)))
-    assert over_rollout_seconds(at_a_tool, runners=2, share=0.25) == pytest.approx(3 * 20)
-    assert over_rollout_seconds(long, runners=1, share=0.75, speed=sharing) == pytest.approx(
-        3 * 10
-    )  # the rest never begins
 
 
 def random_case(seed: int) -> tuple[Explorer, Trainer, list[Batch]]:
@@ -296,40 +205,6 @@ def test_every_episode_is_trained_once_within_what_is_possible(seed: int, schedu
     assert outcome.step_seconds >= limit(explorer, trainer, batches) - 1e-9
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10))
-def test_a_larger_offset_is_never_slower_when_all_batches_are_alike(rollout: int, train: int, sync: int) -> None:
-    seconds = [
-        step_seconds(Schedule("fixed", offset=offset), rollout=rollout, train=train, sync=sync) for offset in range(4)
-    ]
-    assert all(later <= earlier + 1e-9 for earlier, later in pairwise(seconds))
-
-
-def test_equal_seeds_draw_equal_episodes_and_others_do_not() -> None:
-    assert drawn(SHAPE, 3, 4, 2, seed=1) == drawn(SHAPE, 3, 4, 2, seed=1)
-    assert drawn(SHAPE, 3, 4, 2, seed=1) != drawn(SHAPE, 3, 4, 2, seed=2)
-
-
-def test_drawn_episodes_keep_to_their_shape() -> None:
-    attempts = [attempt for task in drawn(SHAPE, 1, 100, 4, seed=0)[0] for attempt in task]
-    turns = sorted(len(attempt.calls) for attempt in attempts)
-    assert turns[0] == 1 and turns[len(turns) // 2] == 2 and turns[-1] == SHAPE.max_turns
-    assert {attempt.calls[0].prompt_tokens for attempt in attempts} == {30}
-    assert {call.prompt_tokens for attempt in attempts for call in attempt.calls[1:]} == {10}
-    assert {attempt.calls[-1].tool_seconds for attempt in attempts} == {0.0}
-    assert max(call.output_tokens for attempt in attempts for call in attempt.calls) <= SHAPE.max_tokens
-
-
-def test_waiting_for_all_and_for_any() -> None:
-    first, second = Event(), Event()
-    everything, either = all_of([first, second]), any_of([first, second])
-    first.happen()
-    assert (everything.happened, either.happened) == (False, True)
-    second.happen()
-    assert everything.happened
-    assert all_of([]).happened and all_of([first]).happened
-
-
 SMALL = ["--gpus=8", "--explorer-gpus=4", "--tasks=4", "--repeat=2", "--steps=4", "--turns=2", "--output-tokens=20"]
 
 
@@ -347,21 +222,6 @@ def test_the_table_depends_on_the_seed_alone(capsys: pytest.CaptureFixture[str])
         "dynamic, every 4",
         "asynchronous, 2 in flight",
     ]
-
-
-def test_a_sweep_marks_the_best_split_of_every_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = table(capsys, "--sweep").splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "3", "4", "5", "6", "7"]
-    assert sum(line.count("*") for line in lines[2:]) >= 5
-
-
-def test_over_rollout_adds_a_line_with_fewer_episodes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "dynamic, 75% of the tasks" in table(capsys, "--over-rollout=0.25", "--grace=0")
-
-
-def test_points_of_an_engine_give_the_decode_step() -> None:
-    step, running = cluster_model.fitted([(n, n / (0.01 + 0.0002 * n)) for n in (1, 8, 64)])
-    assert (step, running) == (pytest.approx(0.01), pytest.approx(0.0002))
 
 
 @each_row(
@@ -434,13 +294,6 @@ def test_fitted_seconds_per_call_explain_the_recorded_rollout(recorded: Path) ->
     assert rollout_seconds(explorer, steps[0].batch) == pytest.approx(4.0)
 
 
-def test_a_decode_step_that_is_too_slow_for_the_recorded_run_is_an_error(
-    recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cluster_model.main(["--run", str(recorded), "--against", str(recorded), "--step-ms=9000"]) == 2
-    assert "are too slow for this run" in capsys.readouterr().err
-
-
 def test_the_times_of_a_run_are_laid_beside_those_of_another(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -460,20 +313,6 @@ def test_a_recorded_run_is_what_the_schedules_are_compared_with(
     assert [len(task) for task in batches[0]] == [4, 4, 4]
     calls = {attempt.calls for batch in batches for task in batch for attempt in task}
     assert calls == {(Call(3, 2, 0.5), Call(2, 1, 0.0))}
-
-
-def test_outcomes_are_per_second_of_the_measured_steps() -> None:
-    outcome = simulate(ONE_ENGINE, Trainer(1, 0.0, 5.0), SYNCHRONOUS, 0.0, [batch(15)] * 4, margin=1)
-    assert outcome == Outcome(
-        step_seconds=pytest.approx(20),
-        explorer_busy=pytest.approx(0.75),
-        explorer_work=pytest.approx(0.75 / 4),
-        trainer=pytest.approx(0.25),
-        episodes_per_hour=pytest.approx(180),
-        tokens_per_second=pytest.approx(0.75),
-        age_mean=0,
-        age_max=0,
-    )
 
 
 def simulations() -> dict[str, str]:

@@ -32,10 +32,6 @@ def test_scores_are_put_on_a_scale_from_0_to_1(tmp_path):
     assert examples.sha256 == hashlib.sha256(examples.path.read_bytes()).hexdigest()
 
 
-def test_true_and_false_are_scores(tmp_path):
-    assert [one.good for one in read(tmp_path, scored(True, False, False, True, True)).all] == [1, 0, 0, 1, 1]
-
-
 def test_a_pair_has_the_better_answer_first(tmp_path):
     rows = [{"query": f"q{n}", "chosen": f"good {n}", "rejected": f"bad {n}", "reference": "r"} for n in range(5)]
     examples = read(tmp_path, rows)

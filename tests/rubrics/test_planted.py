@@ -2,31 +2,23 @@
 model sees answers, not labels."""
 
 import json
-import random
-import urllib.error
-import urllib.request
 from collections import Counter
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 
 from astune.rubrics.prompts import (
-    ARRANGE,
-    HOLISTIC,
-    PROPOSE,
-    REVISE,
     ShownAnswer,
     arrange_messages,
     holistic_messages,
     propose_messages,
     revise_messages,
 )
-from astune.task_judge.llm.pointwise import JUDGE, CriteriaReply, check_scores, rubric_messages
+from astune.task_judge.llm.pointwise import CriteriaReply, check_scores, rubric_messages
 from astune.task_judge.llm.rubric import Criterion, Rubric
 from astune.testing import Faults, PlantedWorld
-from astune.testing.planted_features import FEATURES, VAGUE, draw_answer, draw_message, features_of, meaning
+from astune.testing.planted_features import FEATURES, VAGUE, features_of, meaning
 from astune.testing.planted_rubrics import Kind, PlantedModel, meanings
 from tests.rows import each_row
 
@@ -72,16 +64,6 @@ def test_each_wording_means_its_feature_alone() -> None:
     assert [text for text in VAGUE if meaning(text)] == []
 
 
-def test_features_are_half_and_half_and_independent() -> None:
-    rng = random.Random(0)
-    drawn = [features_of(draw_answer(draw_message(rng), rng)) for _ in range(2000)]
-    names = [feature.name for feature in FEATURES if feature.sentences]
-    assert len(names) >= 12
-    for name in names:
-        assert 0.45 < mean(name in found for found in drawn) < 0.55
-        assert all(0.18 < mean({name, other} <= found for found in drawn) < 0.32 for other in names if other != name)
-
-
 # Labels
 
 
@@ -104,33 +86,6 @@ def test_answers_are_ordered_by_the_planted_features(kind: Kind) -> None:
 
 def answers_of(row: dict[str, Any]) -> list[str]:
     return row["answers"] if "answers" in row else [row["chosen"], row["rejected"]]
-
-
-def test_noise_turns_its_share_of_the_labels_round() -> None:
-    world = PlantedWorld(0, 400, noise=0.1)
-    wrong = mean((world.true_label(row["answer"]) > 0.5) != bool(row["score"]) for row in world.examples)
-    assert 0.07 < wrong < 0.13
-    pairs = PlantedWorld(0, 400, "paired", noise=0.1)
-    wrong = mean(pairs.true_label(row["chosen"]) < pairs.true_label(row["rejected"]) for row in pairs.examples)
-    assert 0.07 < wrong < 0.13
-
-
-@pytest.mark.parametrize("kind", ["scored", "paired", "ranked"])
-def test_shuffled_labels_say_nothing(kind: Kind) -> None:
-    world = PlantedWorld(0, 400, kind, shuffled_labels=True)
-    if kind == "scored":
-        right = [(world.true_label(row["answer"]) > 0.5) == bool(row["score"]) for row in world.examples]
-    else:
-        worths = [[world.true_label(answer) for answer in answers_of(row)] for row in world.examples]
-        right = [first > last for first, *_, last in worths]
-    assert 0.44 < mean(right) < 0.56
-
-
-def test_examples_are_written_as_json_lines(tmp_path: Path) -> None:
-    world = PlantedWorld(0, 6)
-    world.write_examples(tmp_path / "examples.jsonl")
-    lines = (tmp_path / "examples.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == world.examples
 
 
 def test_planted_features_may_be_named() -> None:
@@ -176,32 +131,11 @@ def test_a_revision_does_not_repeat_criteria_in_play() -> None:
     assert not found & {"greeting", "amount"}
 
 
-@pytest.mark.parametrize(("found", "telling"), [("good", True), ("bad", False)])
-def test_of_an_answer_shown_alone_the_mistake_says_which_way_it_is(found: str, telling: bool) -> None:
-    messages = revise_messages(
-        {}, [ShownAnswer("answer", "q", GOOD)], f"Expected: people found it {found}.", 6, "binary", ""
-    )
-    means = meanings(entry["text"] for entry in ask(PlantedModel(hint="link"), messages)["criteria"])
-    met = len(means & features_of(GOOD)) / len(means)
-    assert (met > 0.5) == telling
-
-
 @pytest.mark.parametrize(("scale", "most"), [("binary", 1), ("scaled", 4)])
 def test_answers_are_judged_by_what_the_criteria_mean(scale: str, most: int) -> None:
     rubric = rubric_of(FEATURE["amount"].wordings[2], FEATURE["link"].wordings[0], scale=scale)
     reply = ask(PlantedModel(hint="link"), rubric_messages(rubric, "q", GOOD, None, ""))
     assert check_scores(rubric, CriteriaReply.model_validate(reply)) == {"c0": most, "c1": 0}
-
-
-def test_the_judge_errs_at_its_rate_and_guesses_by_what_means_nothing() -> None:
-    model = PlantedModel(hint="link", judge_noise=0.1)
-    rubric = rubric_of(FEATURE["amount"].wordings[0], VAGUE[0])
-    met = Counter[str]()
-    for n in range(500):
-        reply = ask(model, rubric_messages(rubric, "q", f"{GOOD} {n}", None, ""))
-        met.update({entry["id"]: entry["score"] for entry in reply["criteria"]})
-    assert 430 < met["c0"] < 470
-    assert 215 < met["c1"] < 285
 
 
 def test_the_judge_without_criteria_is_better_than_chance_and_far_from_right() -> None:
@@ -234,15 +168,6 @@ def test_replies_depend_on_the_request_and_not_on_those_before_it() -> None:
 # Faults
 
 
-def test_faults_come_at_their_rate_and_a_second_attempt_may_succeed() -> None:
-    model = PlantedModel(hint="link", faults=Faults(failing=0.3))
-    bodies = [{"messages": holistic_messages("q", f"{GOOD} {n}", None, "")} for n in range(300)]
-    failed = [body for body in bodies if model(body) == 500]
-    assert 65 < len(failed) < 115
-    assert 0 < sum(model(body) != 500 for body in failed) < len(failed)
-    assert model.calls == {HOLISTIC: 300 + len(failed)}
-
-
 def test_replies_can_break_off_lack_a_criterion_or_repeat_one() -> None:
     rubric = rubric_of(FEATURE["amount"].wordings[0], FEATURE["link"].wordings[0])
     messages = rubric_messages(rubric, "q", GOOD, None, "")
@@ -254,33 +179,3 @@ def test_replies_can_break_off_lack_a_criterion_or_repeat_one() -> None:
     assert [e["id"] for e in ask(PlantedModel(hint="link", faults=faults), messages)["criteria"]] == ["c0", "c1", "c0"]
     texts = proposal(PlantedModel(hint="link", faults=faults), 3)
     assert len(texts) == 4 and texts[0] == texts[3]
-
-
-def test_over_http_it_is_a_chat_api_that_counts_its_calls() -> None:
-    with PlantedWorld(0, 0, faults=Faults(failing=0.5)).server() as server:
-        statuses = Counter(post(server.base_url, f"{GOOD} {n}") for n in range(20))
-        assert set(statuses) == {200, 500}
-        assert server.calls == {HOLISTIC: 20}
-
-
-def post(base_url: str, answer: str) -> int:
-    body = json.dumps({"model": "planted", "messages": holistic_messages("q", answer, None, "")}).encode()
-    request = urllib.request.Request(f"{base_url}/chat/completions", body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            assert 0 <= json.loads(json.load(response)["choices"][0]["message"]["content"])["score"] <= 10
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
-def test_each_job_is_counted_and_an_unknown_one_is_an_error() -> None:
-    model = PlantedModel(hint="link")
-    proposal(model)
-    ask(model, arrange_messages({"a": VAGUE[0]}, "binary"))
-    ask(model, rubric_messages(rubric_of(VAGUE[0]), "q", GOOD, None, ""))
-    ask(model, revise_messages({}, [ShownAnswer("better", "q", GOOD)], "wrong", 1, "binary", ""))
-    assert model.calls == {PROPOSE: 1, ARRANGE: 1, JUDGE: 1, REVISE: 1}
-    with pytest.raises(ValueError, match="Sing a song"):
-        model({"messages": [{"role": "system", "content": "Sing a song."}, {"role": "user", "content": ""}]})

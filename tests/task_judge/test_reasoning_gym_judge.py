@@ -7,8 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.check_tasks.check import check_judged
-from astune.check_tasks.judged_tasks import JudgedTasks
 from astune.config.judges import TaskJudgeConfig
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import JudgeError
@@ -165,13 +163,6 @@ async def test_a_task_of_another_reader_cannot_be_judged(judge: ReasoningGymJudg
     task = Task("1", "1 + 1?", answer="2", metadata={"dataset": "gsm8k"})
     with pytest.raises(JudgeError, match="task '1' has no fields 'dataset' and 'entry' as reasoning-gym's tasks have"):
         await judge.judge(task, episode(task, "2"))
-
-
-async def test_check_tasks_finds_nothing_wrong(judge: ReasoningGymJudge, tasks: dict[str, Task]) -> None:
-    chosen = [tasks[name] for name in ("countdown", "gcd", "maze", "rearc", "mini_sudoku")]
-    config = TaskJudgeConfig(judge_protocol="ReasoningGymJudge", timeout=60.0)
-    checked, wording = await check_judged(JudgedTasks(judge, config, chosen))
-    assert [task.misjudged for task in checked] == [[]] * 5 and wording == "{}"
 
 
 def test_all_verifiers_that_evaluate_answers_are_known() -> None:

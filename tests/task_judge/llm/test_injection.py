@@ -99,15 +99,3 @@ async def test_an_attempt_in_a_transcript_stays_in_it_and_speaks_for_nobody_else
 
 
 CONTROL = re.compile(r"<\|\w+\|>|<\uff5c\S+?\uff5c>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")
-
-
-@each_row("kind", [kind for kind in INJECTIONS if kind.startswith("chat template")])
-async def test_no_word_of_a_chat_template_reaches_the_server(servers, judges, kind):
-    await judges["pointwise"].judge(task("72"), attempt(task("72"), INJECTIONS[kind]))
-    assert CONTROL.search(INJECTIONS[kind])
-    assert not CONTROL.search(servers.requests[-1]["messages"][1]["content"])
-
-
-def test_there_are_enough_kinds():
-    assert len(INJECTIONS) == len(ROWS) + len(BUILT) >= 40
-    assert len(set(INJECTIONS.values())) == len(INJECTIONS)

@@ -1,7 +1,5 @@
 import sys
 from fractions import Fraction
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -64,11 +62,6 @@ def test_a_fraction_is_read_as_the_number_it_is(numerator: int, denominator: int
     latex = read_quantity(f"\\frac{{{numerator}}}{{{denominator}}}")
     assert plain is not None and latex is not None
     assert plain.value == latex.value == Fraction(numerator, denominator)
-
-
-@given(st.integers(0, 10**15), st.integers(0, 10**15))
-def test_whole_numbers_are_equal_only_if_they_are_the_same(a: int, b: int) -> None:
-    assert compare(f"{a:,}", str(b)) is Relation.of(a == b)
 
 
 @pytest.mark.fault("Judges", "any text for an answer", "read or told to be unreadable; nothing raises")
@@ -371,17 +364,3 @@ def test_the_reference_stands_where_gsm8k_and_math_put_it(answer: str, reference
 )
 def test_algebra_gets_a_number_without_its_unit(text: str, latex: str) -> None:
     assert for_algebra(text) == latex
-
-
-def test_each_gsm8k_answer_is_right_for_itself_and_wrong_for_its_neighbour() -> None:
-    path = Path(__file__).parents[4] / "shared/data/gsm8k/train_1000.jsonl"
-    if not path.exists():
-        pytest.skip("the GSM8K sample is not on this machine")
-    from astune.task_reader.jsonl import read_jsonl
-
-    answers = [normalise(reference_answer(row["answer"])) for _, row in read_jsonl(path)]
-    for answer, neighbour in pairwise(answers):
-        assert compare(answer, answer + ".00") is Relation.EQUAL
-        expected, other = read_quantity(answer), read_quantity(neighbour)
-        assert expected is not None and other is not None
-        assert compare(answer, neighbour) is Relation.of(expected.value == other.value)

@@ -16,105 +16,6 @@ MakeEpisode = Callable[..., Episode]
 
 GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = <<48+24=72>>72 clips.\n#### 72"
 
-RIGHT = [
-    ("72", r"\boxed{72}"),
-    (GSM8K, r"\boxed{72}"),
-    (GSM8K, "#### 72"),
-    (GSM8K, "#### 72\nThat is the number of clips."),
-    (GSM8K, "#### Step 1\n48/2 = 24\n#### Conclusion\nThe answer is 72."),
-    (GSM8K, "#### Step 1\nThe answer is 72."),
-    (GSM8K, "72"),
-    ("72", "72.0"),
-    ("72", "$72"),
-    ("72", "72."),
-    ("72", "The answer is 72."),
-    ("72", "So the final answer is: **72 clips**."),
-    ("72", "The answer is 72, because 6 * 12 = 72."),
-    ("72", "<answer>72</answer>"),
-    ("72", "<answer>\n $72$ \n</answer>"),
-    ("72", r"\boxed{\boxed{72}}"),
-    ("72", r"first \boxed{5}, corrected \boxed{72}"),
-    ("72", r"\boxed{72\text{ clips}}"),
-    ("72", r"\boxed{72 clips altogether}"),
-    ("72", r"\boxed{x = 72}"),
-    ("72", r"\fbox{72}"),
-    ("72", r"\boxed{36+36}"),
-    ("72", "<answer>36 + 36</answer>"),
-    ("1,234", r"\boxed{1234}"),
-    ("1234567", r"\boxed{1,234,567.00}"),
-    ("1000", r"\boxed{1{,}000}"),
-    ("1000", r"\boxed{1\,000}"),
-    ("-5", r"\boxed{-5}"),
-    ("-5", r"\boxed{−5}"),  # noqa: RUF001
-    ("-5", r"\boxed{-\$5}"),
-    ("0.5", r"\boxed{\frac{1}{2}}"),
-    ("1/2", r"\boxed{0.5}"),
-    ("1/2", r"\boxed{\dfrac12}"),
-    ("3/2", r"\boxed{1 1/2}"),
-    (r"1\frac{1}{2}", r"\boxed{\frac{3}{2}}"),
-    (r"\frac{3}{4}", "The answer is 6/8"),
-    ("0.3", "The answer is 0.30000000000000004"),
-    ("50%", r"\boxed{50\%}"),
-    ("50", r"\boxed{50\%}"),
-    ("0.5", r"\boxed{50\%}"),
-    ("50", "The answer is 50 percent of the class."),
-    ("5 km", r"\boxed{5 kilometers}"),
-    ("$10", "The answer is 10 dollars per hour."),
-    ("60", r"\boxed{60^\circ}"),
-    ("5", r"\boxed{5 m}"),
-    (r"2\sqrt{2}", r"\boxed{\sqrt{8}\text{ cm}}"),
-    (r"9\pi", r"\boxed{9\pi \text{ square inches}}"),
-    ("3t", r"\boxed{t \cdot 3}"),
-    (r"2\sqrt{2}", r"\boxed{\sqrt{8}}"),
-    (r"\frac{\pi}{2}", r"\boxed{π/2}"),
-    ("x^2-1", r"\boxed{(x-1)(x+1)}"),
-    ("(1,2)", r"\boxed{\left( 1, 2 \right)}"),
-    (r"\{1,2\}", r"\boxed{\{2, 1\}}"),
-    (r"[0,\infty)", r"\boxed{[0, \infty)}"),
-    (r"\text{Evelyn}", r"\boxed{Evelyn}"),
-    ("yes", "Yes."),
-    ("(B)", r"\boxed{\text{B}}"),
-    ("12_7", r"\boxed{12_{7}}"),
-]
-
-WRONG = [
-    ("72", r"\boxed{73}"),
-    ("72", "#### 7"),
-    ("72", r"\boxed{-72}"),
-    ("-5", r"\boxed{5}"),
-    ("1000", r"\boxed{1,00}"),
-    ("72", r"\boxed{7.2}"),
-    ("72", r"\boxed{72}, no, \boxed{73}"),
-    ("72", r"\boxed{not 72}"),
-    ("72", r"\boxed{72 \text{ or } 73}"),
-    ("72", r"\boxed{72, 73}"),
-    ("72", r"\boxed{72 thousand}"),
-    ("72", "The answer is not 72."),
-    ("72", "The answer is 72 or maybe 73."),
-    ("72", "The answer is 71. I had 72 before."),
-    ("11", r"\boxed{5 6}"),
-    ("56", r"\boxed{5 6}"),
-    ("11/2", r"\boxed{1 1/2}"),
-    ("(12,3)", r"\boxed{(1 2,3)}"),
-    ("1", r"\boxed{1 1/2}"),
-    ("5", r"\boxed{5x}"),
-    ("5", r"\boxed{5ab}"),
-    ("5t", r"\boxed{5}"),
-    (r"9\pi", r"\boxed{9\pi \text{ or so}}"),
-    ("5 km", r"\boxed{5 m}"),
-    ("50", r"\boxed{5\%}"),
-    ("0.05", r"\boxed{50\%}"),
-    ("1/3", r"\boxed{0.33}"),
-    (r"\sqrt{2}", r"\boxed{1.41}"),
-    ("(1,2)", r"\boxed{(2,1)}"),
-    ("[0,1)", r"\boxed{[0,1]}"),
-    ("12_7", r"\boxed{12_8}"),
-    ("Paris", r"\boxed{Pairs}"),
-    ("72", r"\boxed{__import__('os').system('echo 72')}"),
-    ("72", r"\boxed{}{72"),
-    ("72", r"\boxed{the number of clips, 72}"),
-    ("72", "\\boxed{" + "72+0*" * 2000 + "0}"),
-]
 
 NO_ANSWER = [
     "I don't know",
@@ -128,24 +29,6 @@ NO_ANSWER = [
     "<answer></answer>",
     "####",
 ]
-
-
-@each_row(("reference", "answer"), RIGHT)
-async def test_a_right_answer_is_worth_one(
-    judge: MathAnswerAsJudge, make_episode: MakeEpisode, reference: str, answer: str
-) -> None:
-    episode = make_episode(answer, reference)
-    verdict = await judge.judge(episode.task, episode)
-    assert (verdict.reward, verdict.passed) == (1.0, True), verdict.reason
-
-
-@each_row(("reference", "answer"), WRONG)
-async def test_a_wrong_answer_is_worth_nothing(
-    judge: MathAnswerAsJudge, make_episode: MakeEpisode, reference: str, answer: str
-) -> None:
-    episode = make_episode(answer, reference)
-    verdict = await judge.judge(episode.task, episode)
-    assert (verdict.reward, verdict.passed) == (0.0, False), verdict.reason
 
 
 @each_row("text", NO_ANSWER)
@@ -261,7 +144,10 @@ ENDLESS = "9^{9^{9^9}}"
 
 
 @pytest.mark.fault("Judges", "an answer keeps the comparison of formulas busy for ever", "stopped; 0, with the reason")
-@pytest.mark.parametrize("answer", [ENDLESS, "(10^8)!", r"\int_0^1 x^{x^{x^x}} dx", "((" * 100 + "1" + "))" * 100])
+@pytest.mark.parametrize(
+    "answer",
+    [ENDLESS, "(10^8)!", r"\int_0^1 x^{x^{x^x}} dx", "((" * 100 + "1" + "))" * 100, "72+0*" * 2000 + "0"],
+)
 async def test_an_answer_that_takes_too_long_to_compare_is_worth_nothing(
     make_episode: MakeEpisode, impatient: MathAnswerAsJudge, answer: str
 ) -> None:

@@ -1,5 +1,5 @@
-"""The zoo: what models and data sets write, labelled by mathematics and common sense. A case of the kind `text` is
-the whole output of a model; of any other kind it is the answer alone. `question` is given where it matters."""
+"""The zoo: what models and data sets write for a reference, right or wrong by mathematics and common sense. What is of
+the kind `text` is a whole output of a model, else an answer alone. `question` is given where it matters."""
 
 import asyncio
 import json
@@ -15,42 +15,43 @@ from astune.errors import JudgeError
 from astune.task_judge import MathAnswerAsJudge
 from astune.types import Episode
 
-ZOO = [json.loads(line) for line in Path(__file__).with_name("zoo.jsonl").read_text("utf-8").splitlines()]
+ROWS = [json.loads(line) for line in Path(__file__).with_name("zoo.jsonl").read_text("utf-8").splitlines()]
+ZOO = [(row, answer, label) for row in ROWS for label in ("right", "wrong") for answer in row.get(label, ())]
 
 NOT_SEEN_AS_EQUAL = {
-    "unit-11": "a fraction of units",
-    "inequality-8": "a reference that is not solved",
-    "complex-3": "math-verify takes i alone for a variable",
-    "complex-12": "math-verify takes e and i apart for variables",
-    "base-4": "the base as a word",
-    "base-12": "the number in another base than the reference",
-    "word-23": "a number in words",
-    "word-24": "a number in words",
-    "word-26": "a number in words",
-    "chinese-13": "a number in Chinese numerals",
-    "chinese-15": "a fraction in Chinese numerals",
-    "python-130": "a logarithm with its base behind a comma",
-    "python-133": "whole division",
+    ("30", "30 \\frac{m}{s}"): "a fraction of units",
+    ("2x > 6", "x > 3"): "a reference that is not solved",
+    ("i", "\\sqrt{-1}"): "math-verify takes i alone for a variable",
+    ("e^{i\\pi}", "-1"): "math-verify takes e and i apart for variables",
+    ("1011_2", "1011_{\\text{two}}"): "the base as a word",
+    ("9", "13_6"): "the number in another base than the reference",
+    ("72", "seventy-two"): "a number in words",
+    ("12", "twelve"): "a number in words",
+    ("seven", "7"): "a number in words",
+    ("72", "七十二"): "a number in Chinese numerals",
+    ("1/2", "二分之一"): "a fraction in Chinese numerals",
+    ("\\log_{2} 5", "log(5,2)"): "a logarithm with its base behind a comma",
+    ("\\frac{n(n+1)}{2}", "n*(n+1)//2"): "whole division",
 }
 """Right answers that get no reward. There is no wrong one that gets a reward."""
 
 
 @pytest.fixture(scope="module")
-def rewards(make_episode: Callable[..., Episode]) -> dict[str, float | Exception]:
-    async def judge_all() -> list[Any]:
+def rewards(make_episode: Callable[..., Episode]) -> list[float | JudgeError]:
+    async def judge_all() -> list[float | JudgeError]:
         judge = MathAnswerAsJudge(TaskJudgeConfig())
-        return await asyncio.gather(*(reward(judge, case) for case in ZOO))
+        return await asyncio.gather(*(reward(judge, row, answer) for row, answer, _ in ZOO))
 
-    async def reward(judge: MathAnswerAsJudge, case: dict[str, Any]) -> float | Exception:
-        output = case["answer"] if case["kind"] == "text" else f"<answer>{case['answer']}</answer>"
-        episode = make_episode(output, case["reference"])
-        task = replace(episode.task, query=case.get("question", episode.task.query))
+    async def reward(judge: MathAnswerAsJudge, row: dict[str, Any], answer: str) -> float | JudgeError:
+        output = answer if row["kind"] == "text" else f"<answer>{answer}</answer>"
+        episode = make_episode(output, row["reference"])
+        task = replace(episode.task, query=row.get("question", episode.task.query))
         try:
             return (await judge.judge(task, episode)).reward
         except JudgeError as error:
             return error
 
-    return dict(zip((case["id"] for case in ZOO), asyncio.run(judge_all()), strict=True))
+    return asyncio.run(judge_all())
 
 
 @pytest.mark.fault("Judges", "an answer only looks right: 72 tenths, 1=1 for x=5, a box in the thinking", "reward 0")
@@ -62,17 +63,9 @@ def rewards(make_episode: Callable[..., Episode]) -> dict[str, float | Exception
 @pytest.mark.fault(
     "Judges", "an answer repeats the question: an integral, a binomial", "0; `must_be_evaluated: false` allows it"
 )
-def test_an_answer_of_the_zoo_gets_the_reward_that_common_sense_gives_it(
-    rewards: dict[str, Any],
-) -> None:
-    wrong = {case["id"]: case for case in ZOO if rewards[case["id"]] != float(case["equal"])}
-    told = [f"{name}: {case['reference']!r} and {case['answer']!r}" for name, case in wrong.items()]
-    assert wrong.keys() == NOT_SEEN_AS_EQUAL.keys(), "\n".join(told)
-
-
-def test_the_zoo_has_both_labels_of_every_kind() -> None:
-    kinds = {case["kind"] for case in ZOO}
-    assert len(ZOO) >= 260 and len({case["id"] for case in ZOO}) == len(ZOO)
-    assert {(case["kind"], case["equal"]) for case in ZOO} == {
-        (kind, equal) for kind in kinds for equal in (True, False)
+def test_an_answer_of_the_zoo_gets_the_reward_that_common_sense_gives_it(rewards: list[float | JudgeError]) -> None:
+    judged = zip(ZOO, rewards, strict=True)
+    wrong = {
+        (row["reference"], answer): row["kind"] for (row, answer, label), got in judged if got != (label == "right")
     }
+    assert wrong.keys() == NOT_SEEN_AS_EQUAL.keys(), wrong
