@@ -70,11 +70,6 @@ async def test_the_tokens_are_those_that_the_api_counts(reported, read):
         assert (await client_of(server.base_url).complete(HI)).usage == read
 
 
-async def test_a_cut_answer_says_so():
-    with ScriptedChatServer([chat_completion({"content": "He"}, finish_reason="length")]) as server:
-        assert (await client_of(server.base_url).complete(HI)).finish_reason == "length"
-
-
 async def test_the_key_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     with ScriptedChatServer(["Hello"]) as server:

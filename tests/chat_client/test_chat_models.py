@@ -193,13 +193,6 @@ async def test_a_reply_that_came_while_another_model_failed_is_not_paid_again(tm
     assert (answer.model, answer.usage, len(good.requests)) == ("b", Usage(cached=1), 1)
 
 
-async def test_a_busy_model_is_asked_again_when_it_says():
-    with ScriptedChatServer([429, 503, GOOD], headers={"Retry-After": "0.01"}) as server:
-        models = chat_models(server, model={"max_retries": 2})
-        assert (await ask(models)).value.score == 3
-    assert (len(server.requests), models.usage.calls) == (3, 1)
-
-
 # replies that cannot be used
 
 
@@ -376,14 +369,6 @@ async def test_equal_requests_under_way_are_sent_once():
     assert len(server.requests) == 2
     assert {answer.value.score for answer in answers} == {3}
     assert sum((answer.usage for answer in answers), Usage()) == models.usage == Usage(2, 5, 8, 8, cost=24.0)
-
-
-async def test_an_error_reaches_all_who_asked():
-    with ScriptedChatServer(lambda body: time.sleep(0.05) or 500) as server:
-        models = chat_models(server)
-        errors = await asyncio.gather(*(ask(models) for _ in range(3)), return_exceptions=True)
-    assert len(server.requests) == 1
-    assert [type(error) for error in errors] == [PolicyError] * 3
 
 
 async def test_others_get_their_answer_when_the_first_who_asked_is_cancelled():

@@ -1,8 +1,5 @@
-import asyncio
 import json
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,14 +16,6 @@ from tests.chat_client.asking import GOOD, QUESTION, Score, chat_models
 
 ROOT = Path(__file__).parents[2]
 REPLY = CachedReply("text", "m", Usage(2, 0, 3, 4, cost=None))
-ELSEWHERE = """
-import asyncio
-from tests.chat_client.asking import QUESTION, Score, chat_models
-class Server:
-    base_url = {url!r}
-answer = asyncio.run(chat_models(Server, cache={cache!r}).ask(QUESTION, Score))
-print(answer.value.score, answer.usage.calls, answer.usage.cached)
-"""
 
 
 class Other(BaseModel):
@@ -49,17 +38,6 @@ async def test_a_reply_is_paid_once_whoever_asks(file):
     assert [a.usage.calls for a in (first, second, third)] == [1, 0, 0]
     assert first.usage == first.paid == second.paid == third.paid == Usage(1, 0, 4, 4, cost=None)
     assert (models.usage.cached, other.usage, len(server.requests)) == (1, Usage(cached=1), 1)
-
-
-def test_a_reply_is_paid_once_by_two_processes(file):
-    with ScriptedChatServer([GOOD, GOOD]) as server:
-        script = ELSEWHERE.format(url=server.base_url, cache=str(file))
-        said = [
-            subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-            for _ in range(2)
-        ]
-    assert said == ["3 1 0\n", "3 0 1\n"]
-    assert len(server.requests) == 1
 
 
 async def test_a_reply_of_a_later_model_is_not_paid_again_when_the_first_is_back(file):
@@ -136,12 +114,6 @@ async def test_a_kept_reply_that_a_new_check_refuses_is_asked_for_anew(file):
     assert (answer.value.score, answer.usage.calls) == (4, 1)
 
 
-async def test_without_a_cache_every_question_is_a_call():
-    with ScriptedChatServer([GOOD] * 2) as server:
-        models = chat_models(server)
-        assert [(await models.ask(QUESTION, Score)).usage.calls for _ in range(2)] == [1, 1]
-
-
 @pytest.mark.fault("Records and checkpoints", "the file of kept replies is damaged", "an error that says what to do")
 async def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
     file = tmp_path / "replies.sqlite"
@@ -210,10 +182,3 @@ MAPPINGS = st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.te
 def test_keys_are_equal_exactly_for_equal_requests(one, two):
     assert (cache_key(one) == cache_key(two)) == (json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True))
     assert cache_key(one) == cache_key(dict(reversed(one.items())))
-
-
-async def test_many_at_once_share_a_cache(file):
-    with ScriptedChatServer(lambda body: GOOD) as server:
-        models = chat_models(server, cache=file)
-        await asyncio.gather(*(models.ask(QUESTION, Score, vote=at % 5) for at in range(40)))
-    assert (models.usage.calls, models.usage.cached, len(server.requests)) == (5, 35, 5)

@@ -5,26 +5,6 @@ import pytest
 from astune.clients.single_flight import SingleFlight
 
 
-async def test_who_joins_while_given_up_work_still_ends_starts_anew():
-    async def slow():
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await ending.wait()
-
-    async def quick():
-        return "new"
-
-    flights, started, ending = SingleFlight(), asyncio.Event(), asyncio.Event()
-    first = asyncio.create_task(flights.join("key", slow))
-    await started.wait()
-    first.cancel()
-    await asyncio.wait([first])
-    assert await asyncio.wait_for(flights.join("key", quick), 60) == ("new", True)
-    ending.set()
-
-
 async def test_work_that_has_ended_is_done_anew_after_an_error_too():
     async def fail():
         raise OSError("gone")

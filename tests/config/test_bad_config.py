@@ -331,12 +331,6 @@ def test_the_debugger_takes_what_only_training_forbids(tmp_path: Path) -> None:
     assert load_config(path, backbone="debug").config.astune.rollout.temperature == 0
 
 
-def test_no_evaluation_tasks_is_fine_as_long_as_nobody_asks_for_evaluation(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(GOOD)
-    assert load_config(path).config.astune.evaluation.before is True
-
-
 @pytest.mark.fault("Input files and settings", "several mistakes in the configuration", "all are reported at once")
 def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
     text = GOOD + "  seed: x\n  seed: y\n  sed: 1\n  runs_dir: ${nope}\n"

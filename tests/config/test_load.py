@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.local import LocalBackbone
-from astune.config.keys import LEAVES, value_at
+from astune.config.keys import LEAVES
 from astune.config.load import LoadedConfig, Origin, load_config
 from astune.config.render import annotated, save_config
 from astune.config.schema import Config
@@ -127,14 +127,6 @@ def test_set_by_user_names_file_and_command_line_only(tmp_path: Path) -> None:
     }
 
 
-def test_defaults_are_not_set_by_the_user_without_a_file() -> None:
-    overrides = [
-        "astune.rollout.agentscope_learn_protocol=package.module:Workflow",
-        "astune.task_reader.jsonl.training.file_path=x.jsonl",
-    ]
-    assert set(load_config(None, overrides).set_by_user()) == {override.split("=")[0] for override in overrides}
-
-
 @each_row("written", ["1e-6", "1E-6", "1.0e-6", "'1e-6'", "0.000001"])
 def test_scientific_notation_is_a_number(tmp_path: Path, written: str) -> None:
     assert load(tmp_path, f"  trainer:\n    learning_rate: {written}\n").config.astune.trainer.learning_rate == 1e-6
@@ -189,11 +181,6 @@ def test_paths_on_the_command_line_are_relative_to_the_working_directory(
 @pytest.mark.parametrize("name", ["tiny", "Qwen/Qwen3-0.6B"])
 def test_model_names_that_are_no_folder_stay(tmp_path: Path, name: str) -> None:
     assert load(tmp_path, f"  model: {{path: {name}}}\n").config.astune.model.path == name
-
-
-def test_an_experiment_is_named_after_its_file(tmp_path: Path) -> None:
-    assert load(tmp_path, "").config.astune.experiment_name == "job"
-    assert load(tmp_path, "  experiment_name: mine\n").config.astune.experiment_name == "mine"
 
 
 def test_an_overlay_lies_between_defaults_and_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,12 +245,6 @@ def test_a_saved_config_loads_back_equal(
     path = tmp_path_factory.mktemp("saved") / "config.yaml"
     save_config(config, path)
     assert load_config(path).config == config
-
-
-def test_values_can_be_asked_for_by_dotted_key() -> None:
-    with pytest.raises(AttributeError):
-        value_at(Config(), "astune.no_such_key")
-    assert value_at(Config(), "astune.trainer.total_steps") == 100
 
 
 def test_a_config_cannot_be_changed_after_loading(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from astune.clients.env_service import EnvInstance, EnvServiceClient
-from astune.errors import EnvServiceError
 from astune.testing.chat_server import QuietServer
 
 SEEN = {"role": "user", "content": "You see a door."}
@@ -61,15 +60,3 @@ async def test_an_episode_works_with_every_shape_of_state(server, state):
     assert await client.evaluate(instance) == 0.5
     await client.release(instance)
     assert server.asked == ["get_env_profile", "create", "step", "evaluate", "release"]
-
-
-async def test_its_steps_are_never_repeated(server, short_pauses):
-    client, instance = EnvServiceClient(server.url, retries=2), EnvInstance(server.url, "i-1")
-    await client.create(None, "1", "i-1")
-    server.fails = "step"
-    with pytest.raises(EnvServiceError, match=r"step: answered with status 500.*; not repeated.*\(1 attempt\)"):
-        await client.step(instance, {"role": "assistant", "content": "open"}, number=0)
-    server.fails = "evaluate"
-    with pytest.raises(EnvServiceError, match=r"\(3 attempts\)"):
-        await client.evaluate(instance)
-    assert (server.asked.count("step"), server.asked.count("evaluate")) == (1, 3)

@@ -64,11 +64,6 @@ def test_no_proxy_leads_to_this_machine(service, monkeypatch):
         asyncio.run(EnvServiceClient("http://far.invalid:1", retries=0, timeout=2).create(None, "t", "i-2"))
 
 
-async def test_task_ids_can_be_asked_for_within_a_running_loop_too(service):
-    assert EnvServiceClient(f"{service.url}/ids/well").task_ids("train", "game") == ["a", "b"]
-    assert service.bodies[-1] == {"env_type": "game", "params": {"split": "train"}}
-
-
 async def test_what_is_no_json_is_not_sent(service):
     client = EnvServiceClient(f"{service.url}/unsent/well")
     with pytest.raises(EnvServiceError, match="cannot be sent to an environment service as JSON"):

@@ -135,13 +135,6 @@ async def test_a_fault_that_stays_is_named_after_the_last_attempt(client_of, ser
             assert said.endswith("(3 attempts)") and requests == 3, (call, said)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in PASSING if fault.startswith("busy")])
-async def test_a_full_service_is_asked_more_often_than_one_that_fails(client_of, service, fault):
-    client = client_of(f"full-{fault}", ",".join([fault] * 9), retries=0)
-    assert is_result("create", await do(client, "create"))
-    assert service.seen[f"full-{fault}", "create"] == 10
-
-
 @pytest.mark.fault(
     "Tools and environments", "an environment service refuses a call", "an error with its words, after one attempt"
 )
@@ -205,12 +198,6 @@ async def test_a_step_is_never_repeated_at_a_service_that_does_not_keep_its_repl
     acted_at_most_once(service, name)
 
 
-async def test_a_step_whose_reply_is_lost_acts_once_and_is_answered(client_of, service):
-    client = client_of("twice", "well,reset_after,half,empty,reset_after", retries=9)
-    assert is_result("step", await outcome(client, "step"))
-    assert service.acted["twice", "step 1"] == 1 and service.seen["twice", "step"] == 6
-
-
 async def test_any_reply_of_the_service_says_that_steps_may_be_repeated(client_of, service):
     client = client_of("heard", "well,reset_after")
     await do(client, "evaluate")
@@ -218,11 +205,3 @@ async def test_any_reply_of_the_service_says_that_steps_may_be_repeated(client_o
     with pytest.raises(EnvServiceError, match=r"not repeated.*\(1 attempt\)"):
         await do(client_that_knows_nothing, "step")
     assert is_result("step", await outcome(client, "step"))
-
-
-async def test_retries_are_as_many_as_configured(client_of, service):
-    for retries in (0, 1, 4):
-        name = f"retries-{retries}"
-        with pytest.raises(EnvServiceError, match=rf"\({retries + 1} attempts?\)$"):
-            await do(client_of(name, ",".join(["500"] * 9), retries=retries), "evaluate")
-        assert service.seen[name, "evaluate"] == retries + 1

@@ -61,18 +61,6 @@ def test_a_local_folder_has_its_splits(folder: Path) -> None:
     assert tasks[-1].query == "5 * 2?" and tasks[2].place == f"{folder}[train] row 3"
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv"])
-def test_a_local_file_is_a_training_split(tmp_path: Path, suffix: str) -> None:
-    from datasets import Dataset
-
-    path = tmp_path / f"rows{suffix}"
-    if suffix in (".jsonl", ".json"):
-        path.write_text("\n".join(json.dumps(row) for row in ROWS))
-    else:
-        getattr(Dataset.from_list(ROWS), f"to_{suffix[1:]}")(path)
-    assert [dict(task.metadata) for task in reader(path).read("training")] == ROWS
-
-
 def test_made_ids_are_the_same_as_those_of_the_jsonl_reader(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in ROWS))

@@ -15,7 +15,6 @@ from astune.task_reader import jsonl as jsonl_module
 from astune.task_reader.jsonl import JsonlRows, read_jsonl
 from astune.task_reader.table_reader import SourceError
 from astune.task_reader.task_sets import TaskSets, read_task_sets
-from astune.types import Task
 from tests.rows import each_row
 
 GSM8K = Path(__file__).parents[3] / "shared/data/gsm8k/train_1000.jsonl"
@@ -141,13 +140,6 @@ def test_without_a_validation_file_there_are_no_validation_tasks(tmp_path: Path)
     assert len(read(path).held_out) == 0
 
 
-def test_a_compressed_file_reads_the_same(tmp_path: Path) -> None:
-    line = b'{"query": "a", "answer": 72}\n'
-    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(line))
-    plain = write(tmp_path / "train.jsonl", line)
-    assert list(read(tmp_path / "train.jsonl.gz").training) == list(read(plain).training)
-
-
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".parquet"])
 def test_files_of_other_formats_read_the_same(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
@@ -160,15 +152,6 @@ def test_files_of_other_formats_read_the_same(tmp_path: Path, suffix: str, monke
         getattr(datasets.Dataset.from_list(rows), f"to_{suffix[1:]}")(path)
     plain = write(tmp_path / "train.jsonl", *map(json.dumps, rows))
     assert list(read(path).training) == list(read(plain).training)
-
-
-@pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K sample is not on this machine")
-def test_gsm8k_works_as_it_is() -> None:
-    tasks: list[Task] = list(read(GSM8K).training)
-    assert len(tasks) == len({task.task_id for task in tasks}) == 1000
-    assert tasks[0].query.startswith("Natalia sold clips to 48 of her friends")
-    assert all(task.answer and "\n#### " in task.answer for task in tasks)
-    assert tasks == list(read(GSM8K).training)
 
 
 def test_a_broken_line_is_named_with_line_column_and_excerpt(tmp_path: Path) -> None:

@@ -92,14 +92,6 @@ def test_dates_and_bytes_do_not_stand_in_the_way_of_an_id() -> None:
     assert read(row)[0].task_id == read(dict(row))[0].task_id
 
 
-def test_a_configured_column_that_is_missing_gets_the_columns_there_are_and_the_nearest() -> None:
-    text = message_of({"query": "?", "solution": "72"}, answer="solutoin")
-    assert text == (
-        "data.jsonl:1: no column 'solutoin', which astune.task_reader.fields.answer names; "
-        "the row has 'query', 'solution'. Did you mean 'solution'?"
-    )
-
-
 def test_a_row_without_query_says_what_it_has_and_which_key_to_set() -> None:
     assert message_of({"query": "ok"}, {"questoin": "6 * 12?", "answer": 72}) == (
         "data.jsonl:2: no query: the row has 'questoin', 'answer', none of 'query', 'question', 'messages' with a "

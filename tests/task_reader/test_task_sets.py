@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.config.tasks import FieldsConfig, JsonlFile, JsonlReaderConfig, TaskReaderConfig
-from astune.errors import ConfigError, PluginError, TaskError
+from astune.errors import PluginError, TaskError
 from astune.task_reader import task_source
 from astune.task_reader.held_out import find_held_out_limit, question_number
 from astune.task_reader.task_sets import TaskSet, TaskSets, read_task_sets, stream_tasks
@@ -278,11 +278,6 @@ def test_an_unknown_column_of_the_filter_is_a_bad_record(tmp_path: Path) -> None
     )
     sets = read(tmp_path, rows, filter="level > 0", on_bad_record="skip")
     assert (queries(sets.training), len(sets.training.skipped), sets.training.filtered) == (["a"], 1, 0)
-
-
-def test_what_is_no_filter_is_an_error_before_any_row_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^astune\.task_reader\.filter: "):
-        read(tmp_path, ["broken"], filter="level >")
 
 
 def test_limits_apply_to_each_side_of_a_fraction(tmp_path: Path) -> None:

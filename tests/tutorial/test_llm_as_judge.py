@@ -62,15 +62,6 @@ def test_it_learns_from_what_the_judge_says(judge, tmp_path: Path):
     assert round(asked) == len(judge.requests)
 
 
-def test_the_address_of_the_judge_may_come_from_the_environment(tmp_path: Path, monkeypatch):
-    conf = tmp_path / "conf.yaml"
-    conf.write_text(CONF.read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", "${oc.env:JUDGE_URL}"))
-    (tmp_path / "tasks.jsonl").write_bytes((FOLDER / "tasks.jsonl").read_bytes())
-    monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9999/v1")
-    (model,) = load_config(conf).config.astune.task_judge.llm.models
-    assert model.base_url == "http://127.0.0.1:9999/v1"
-
-
 def test_the_scripted_judge_is_a_server_until_ctrl_c():
     command = [sys.executable, str(FOLDER / "judge_server.py"), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

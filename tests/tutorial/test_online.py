@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,14 +58,6 @@ async def test_a_thumb_says_of_the_last_reply_whether_it_was_right(tmp_path: Pat
     assert [line["message"] for line in lines] == [f"msg-{number}" for number in last]
 
 
-async def test_the_calls_of_a_question_are_one_conversation_and_no_others(tmp_path: Path) -> None:
-    with ScriptedOnlineService(answer) as service:
-        await ask(service, Habits(), tmp_path / "users.jsonl", most=3)
-    names = [headers["x-astune-conversation"] for headers in service.headers]
-    assert names[0::2] == names[1::2] and len(set(names)) == 3
-    assert [body["user"] for body in service.chats] == [f"user-{n}" for n in (1, 1, 2, 2, 3, 3)]
-
-
 async def test_users_may_be_wrong_silent_or_late(tmp_path: Path) -> None:
     with ScriptedOnlineService(answer) as service:
         lines = await ask(service, Habits(wrong=0.5, silent=0.5, late=0.5, late_by=4), tmp_path / "users.jsonl", 40)
@@ -88,14 +78,6 @@ async def test_what_fails_is_written_down_and_the_next_user_asks(tmp_path: Path)
         lines = await ask(service, Habits(), tmp_path / "users.jsonl", most=3)
     assert [line.get("failed") for line in lines] == ["/ask", None, "/thumb", None]
     assert len(service.feedback) == 1
-
-
-def test_shares_of_wrong_and_silent_users_are_kept() -> None:
-    habits = Habits(wrong=0.2, silent=0.25)
-    dice = random.Random(1)
-    said: Sequence[str | None] = [habits.thumb(True, dice) for _ in range(10_000)]
-    assert abs(said.count(None) / 10_000 - 0.25) < 0.02
-    assert abs(said.count("down") / (10_000 - said.count(None)) - 0.2) < 0.02
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tutorial.online.chart import Progress, picture, read_progress, table
-from tutorial.online.run import Processes, answers, free_port, read_lines
+from tutorial.online.chart import Progress, picture, table
+from tutorial.online.run import Processes, read_lines
 
 WAITS = """
 import pathlib, signal, sys, time
@@ -58,10 +58,6 @@ def test_a_line_that_is_not_whole_yet_is_not_read(tmp_path: Path) -> None:
     assert read_lines(log) == [{"right": True}]
 
 
-def test_nobody_answers_at_a_free_port() -> None:
-    assert not answers(f"http://127.0.0.1:{free_port()}/health")
-
-
 def a_run(*held_out: float) -> list[Progress]:
     return [Progress(n, 20.0 * n, share, 100, 150 * n, 110 * n, share - 0.1) for n, share in enumerate(held_out)]
 
@@ -74,10 +70,3 @@ def test_the_picture_has_every_run_and_their_mean() -> None:
 
 def test_the_table_says_where_each_run_began_and_ended() -> None:
     assert table([a_run(0.25, 0.9, 0.8)]).splitlines()[-1] == "| 1 | 25% | 80% | 90% | 2 | 220 | 0.7 |"
-
-
-def test_progress_is_read_as_it_was_written(tmp_path: Path) -> None:
-    run = a_run(0.25, 0.5)
-    path = tmp_path / "progress.jsonl"
-    path.write_text("".join(at.to_line() for at in run), encoding="utf-8")
-    assert read_progress(path) == run

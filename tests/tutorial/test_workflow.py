@@ -77,18 +77,3 @@ async def test_a_real_episode_is_one_exact_timeline_that_reads_as_the_warm_up_co
     (timeline,) = tracker.timelines()
     assert chat_format.decode(timeline.token_ids) == CONVERSATION
     assert len(timeline.token_ids) < 130
-
-
-@pytest.mark.parametrize("expression", ["1 / 0", "three * 5"])
-async def test_the_agent_reads_the_calculators_error_and_goes_on(expression):
-    chat_format = ChatFormat.load(tiny_model_dir())
-    call = f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{expression}"}}}}\n</tool_call>'
-    policy = ScriptedPolicy([call, "I do not know."], chat_format)
-    tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=64), max_turns=6, seed=1)
-    task = Task("t", "How many?")
-    tuner = Tuner(task, "test/t/0", tracker, chat_format, 2048)
-    workflow = load_plugin(f"{tutorial_dir() / 'math_agent' / WORKFLOW}:MathAgent", kind="workflow")()
-    output = await workflow.execute(task, tuner)
-    tuner.close()
-    assert output.answer == "I do not know."
-    assert "<tool_response>\nError: " in chat_format.decode(policy.calls[1][0])

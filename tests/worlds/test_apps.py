@@ -64,26 +64,12 @@ def test_the_reference_solution_of_every_task_of_every_split_scores_1() -> None:
         assert [f"[x] {name}" for name in end.info["checks"]] == end.messages[0]["content"].splitlines()[1:]
 
 
-def test_doing_nothing_scores_less_than_1() -> None:
-    for task_id in TASKS:
-        instance = WORLD.create(task_id, {})
-        assert instance.evaluate() < 1
-        use(instance, "finish", answer="")
-        assert instance.evaluate() < 1
-
-
-def test_the_reference_solution_and_one_harmful_thing_more_scores_less_than_1() -> None:
-    for task_id in TASKS:
-        instance = WORLD.create(task_id, {})
-        solve(instance, task_id, ("contacts", "delete_contact", {"contact_id": 101}))
-        assert instance.evaluate() < 1
-
-
 @each_row("task_id", ONE_OF_EACH)
 @each_row(
     ("app", "api", "arguments"),
     [
         ("contacts", "create_contact", {"name": "Eve", "email": "eve@x.example"}),
+        ("contacts", "delete_contact", {"contact_id": 101}),
         ("calendar", "create_event", {"title": "x", "start": "2026-06-21 03:00", "minutes": 5}),
         ("mail", "send_mail", {"to": ["eve@x.example"], "subject": "x", "body": ""}),
         ("files", "write_file", {"path": "/new.txt", "content": ""}),
@@ -181,12 +167,6 @@ def test_the_agent_can_find_out_what_there_is(instance: AppsInstance) -> None:
             docs = json.loads(said(instance, "api_docs", app=app, api=name))
             assert docs["description"] and all(one["description"] for one in docs["parameters"].values())
     assert "32 APIs" in AppsEnvironment.__doc__ and sum(len(app.apis) for app in APPS.values()) == 32
-
-
-def test_every_parameter_is_described_and_no_other() -> None:
-    for app in APPS.values():
-        for api in app.apis.values():
-            assert set(api.described) == set(api.parameters), api.name
 
 
 @pytest.mark.parametrize(
