@@ -112,7 +112,7 @@ def comparable(report: RunReport) -> list[dict[str, Any]]:
 
 
 @settings(
-    max_examples=8,
+    max_examples=4,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -175,8 +175,7 @@ def test_an_episode_may_span_versions_and_each_turn_knows_its_own(write_job: Wri
     "a run whose rollouts are ahead of training (`astune.synchronizer.style: async`) is killed anywhere in a step",
     "resumed, it plays again what was not trained, under the same names, and trains nothing twice",
 )
-@pytest.mark.parametrize("call", [2, 3, 4])
-@pytest.mark.parametrize("place", ["update", "publish", "log"])
+@pytest.mark.parametrize(("place", "call"), [("update", 2), ("publish", 3), ("log", 4)])
 def test_a_run_that_is_killed_and_resumed_trains_no_episode_twice(
     conf: Path, run_job: RunJob, learners: list[CountingLearner], monkeypatch: pytest.MonkeyPatch, place: str, call: int
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_run_that_is_killed_at_random_and_resumed_equals_one_that_never_was(
     options = (*options, agent(conf, workflow))
     straight = run_job(conf, *options).run_dir
     draw = random.Random(workflow)
-    for attempt in range(4):
+    for attempt in range(2):
         name = f"astune.experiment_name=killed{attempt}"
         owner, place = draw.choice([(CountingLearner, "update"), (CountingLearner, "publish"), (MetricsLog, "log")])
         call = draw.randint(2, 4)

@@ -157,7 +157,7 @@ def test_a_best_step_is_saved_though_no_checkpoint_was_due(conf: Path, run_job: 
     assert kept(run) == ["step_000002", "step_000006"]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stopped_after", [1, 2, 4])
 def test_a_run_that_is_resumed_still_knows_its_best(conf: Path, run_job: RunJob, stopped_after: int) -> None:
     straight = run_job(conf, *keeps_best(conf, "astune.experiment_name=straight"))
     less = f"astune.trainer.total_steps={stopped_after}"

@@ -60,15 +60,14 @@ def figures_of(report: RunReport) -> list[dict[str, Any]]:
     return [timeless(row) for row in read_metrics(report.run_dir / "metrics.jsonl")]
 
 
-def test_any_number_of_workers_plays_the_same_episodes(conf: Path, run_job: RunJob) -> None:
+def test_workers_play_the_episodes_that_are_played_without(conf: Path, run_job: RunJob) -> None:
     more = ("astune.rollout.max_concurrent=4", "astune.evaluation.after=true", "astune.monitor.check_invariants=true")
-    runs = [run_job(conf, *plays("talks", n, *more, f"astune.experiment_name=w{n}")) for n in (0, 1, 3)]
+    runs = [run_job(conf, *plays("talks", n, *more, f"astune.experiment_name=w{n}")) for n in (0, 2)]
     assert {run.status for run in runs} == {"completed"}
-    alone, *others = runs
-    for other in others:
-        assert episodes_of(other) == episodes_of(alone)
-        assert episodes_of(other, "eval_sampled") == episodes_of(alone, "eval_sampled")
-        assert figures_of(other) == figures_of(alone)
+    alone, beside = runs
+    assert episodes_of(beside) == episodes_of(alone)
+    assert episodes_of(beside, "eval_sampled") == episodes_of(alone, "eval_sampled")
+    assert figures_of(beside) == figures_of(alone)
     assert [len(episode.turns) for episode in episodes_of(alone)] == [1, 2, 3, 1, 2, 3]
 
 
@@ -116,11 +115,11 @@ def test_an_episode_whose_workers_die_fails_alone(conf: Path, run_job: RunJob, f
 def test_workers_that_only_die_end_the_run(
     conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pool, "MOST_LOST", 2)  # of each
+    monkeypatch.setattr(pool, "MOST_LOST", 1)  # of each
     report = run_job(conf, *plays("all_die", 2, "astune.rollout.max_concurrent=1"))
     assert report.status == "failed"
     said = " ".join(capsys.readouterr().out.split())
-    assert "4 workers of astune.rollout.workers were lost one after another" in said
+    assert "2 workers of astune.rollout.workers were lost one after another" in said
 
 
 def test_setup_and_teardown_run_in_every_worker(conf: Path, run_job: RunJob, folder: Path) -> None:
