@@ -1,4 +1,4 @@
-"""Does an environment keep its contract? Plays it in this process and says what does not hold."""
+"""Check that an environment keeps its contract: play it in this process and say what does not hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Broken(Exception):
 
 
 def check_environment(environment: Environment, split: str, seed: int = 0) -> Iterator[CheckResult]:
-    """Plays the first tasks of `split`, each several times with the same random actions, and compares."""
+    """Play the first tasks of `split`, each several times with the same random actions, and compare."""
     try:
         tasks = _tasks(environment, split)
     except _Broken as fault:
@@ -48,7 +48,7 @@ def check_environment(environment: Environment, split: str, seed: int = 0) -> It
 
 
 def _tasks(environment: Environment, split: str) -> list[str]:
-    tasks = _guarded("task_ids", lambda: list(environment.task_ids(split)))
+    tasks = _guard("task_ids", lambda: list(environment.task_ids(split)))
     if not tasks:
         raise _Broken(f"task_ids({split!r}) is empty")
     if wrong := [one for one in tasks if not isinstance(one, str)]:
@@ -103,10 +103,10 @@ def _check_task(environment: Environment, task_id: str, rng: random.Random) -> I
                 "the world differs when another one is acted on beside it",
             ),
         ):
-            yield _compared(f"task {task_id!r}", seen, again, holds, broken)
+            yield _compare(f"task {task_id!r}", seen, again, holds, broken)
 
 
-def _compared(task: str, seen: Sequence[str], again: _Play, holds: str, broken: str) -> CheckResult:
+def _compare(task: str, seen: Sequence[str], again: _Play, holds: str, broken: str) -> CheckResult:
     try:
         difference = _difference(seen, again.run())
     except _Broken as fault:
@@ -129,7 +129,7 @@ class _Play:
     beside: Sequence[Action] = ()
 
     def run(self) -> list[str]:
-        """As JSON: how the world began, each observation, the score."""
+        """Play it: how the world began, each observation and the score, as JSON."""
         instance = self._open()
         other = self._open() if self.beside else None
         try:
@@ -167,21 +167,21 @@ class _Play:
         return _as_json("how the world begins", [messages, list(instance.tools)])
 
     def _act(self, instance: Instance, action: Action) -> Observation:
-        observation = self._call(f"step({_shown(action)})", lambda: instance.step(action))
+        observation = self._call(f"step({_show(action)})", lambda: instance.step(action))
         if not isinstance(observation, Observation):
-            raise _Broken(f"step({_shown(action)}) returned {type(observation).__name__}; it must be an Observation")
+            raise _Broken(f"step({_show(action)}) returned {type(observation).__name__}; it must be an Observation")
         if not math.isfinite(observation.reward):
-            raise _Broken(f"step({_shown(action)}): the reward is {observation.reward}; it must be finite")
+            raise _Broken(f"step({_show(action)}): the reward is {observation.reward}; it must be finite")
         answered = [message.get("tool_call_id") for message in observation.messages if message.get("role") == "tool"]
         if sorted(map(str, answered)) != sorted(call.id for call in action.tool_calls):
-            raise _Broken(f"step({_shown(action)}): each tool call needs one answer of role tool, found {answered}")
+            raise _Broken(f"step({_show(action)}): each tool call needs one answer of role tool, found {answered}")
         others = [
             message.get("role") for message in observation.messages if message.get("role") not in ("tool", "user")
         ]
         if others:
-            raise _Broken(f"step({_shown(action)}): messages are of role tool or user, found {others[0]!r}")
+            raise _Broken(f"step({_show(action)}): messages are of role tool or user, found {others[0]!r}")
         if not observation.messages and not observation.done:
-            raise _Broken(f"step({_shown(action)}): no message, though the episode goes on")
+            raise _Broken(f"step({_show(action)}): no message, though the episode goes on")
         return observation
 
     def _score(self, instance: Instance) -> float:
@@ -192,10 +192,10 @@ class _Play:
 
     def _call(self, name: str, work: Callable[[], T]) -> T:
         threads = self.threads
-        return _guarded(name, work if threads is None else lambda: next(threads).submit(work).result())
+        return _guard(name, work if threads is None else lambda: next(threads).submit(work).result())
 
 
-def _guarded(name: str, work: Callable[[], T]) -> T:
+def _guard(name: str, work: Callable[[], T]) -> T:
     try:
         return work()
     except Exception as error:
@@ -283,6 +283,6 @@ def _random_value(schema: Mapping[str, Any], words: Sequence[str], rng: random.R
     return values.get(schema.get("type", "string"), lambda: rng.choice(words))()
 
 
-def _shown(action: Action) -> str:
+def _show(action: Action) -> str:
     calls = [f"{call.name}({json.dumps(dict(call.arguments))})" for call in action.tool_calls]
     return ", ".join([repr(action.text)] * bool(action.text or not calls) + calls)

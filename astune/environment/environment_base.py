@@ -1,4 +1,4 @@
-"""What an environment is: a class whose instances agents act in. Standard library only.
+"""The base of environments: classes whose instances agents act in. Standard library only.
 
     class Guess(Environment):
         env_type = "guess"
@@ -34,7 +34,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Action:
-    """What the agent did in one turn: said something, called tools, or both."""
+    """One turn of the agent: it said something, called tools, or both."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -42,7 +42,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the environment answers to an action.
+    """The answer of an environment to an action.
 
     `messages` is what the agent sees: to each tool call one of role `tool` with its `tool_call_id`, to a text one of
     role `user`. `reward` is that of this step alone. After `done` no action counts any more.
@@ -67,7 +67,7 @@ class Instance(ABC):
 
     @abstractmethod
     def first_messages(self) -> Sequence[Message]:
-        """What the agent starts from: at least one message of role `user`, and of `system` if there are rules."""
+        """The messages that the agent starts from: at least one of role `user`, and of `system` if there are rules."""
 
     @abstractmethod
     def step(self, action: Action) -> Observation: ...

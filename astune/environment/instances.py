@@ -47,7 +47,7 @@ class _Entry:
     """Released, expired or never made: no further call reaches it."""
     steps: int = 0
     done: bool = False
-    last_key: bytes | None = None
+    last_key: str | None = None
     last_reply: ServiceReply | None = None
 
 
@@ -120,7 +120,7 @@ class Instances:
         finally:
             self._metrics.created += entry.instance is not None
 
-    async def step(self, request: Step, key: bytes | None) -> ServiceReply:
+    async def step(self, request: Step, key: str | None) -> ServiceReply:
         entry = self._entry(request.instance_id)
         action = read_action(request.messages)
         async with entry.lock:
@@ -241,7 +241,7 @@ class Instances:
         return entry
 
     async def _run(self, work: Callable[[], T], code: str) -> T:
-        """What `work` returns; a `TaskError` that it raises becomes `code`, anything else environment_failed."""
+        """Return what `work` returns; a `TaskError` that it raises becomes `code`, anything else environment_failed."""
         try:
             return await self._workers.run(work)
         except TaskError as error:

@@ -1,4 +1,4 @@
-"""The service's figures, in Prometheus' text format."""
+"""The service's figures, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from astune.support.http.metrics import write_metrics
+
 
 @dataclass
 class Metrics:
     """Counted since the service began. Alive are those that were created and neither released nor expired."""
 
+    max_instances: int
     created: int = 0
     released: int = 0
     expired: int = 0
@@ -26,27 +31,33 @@ class Metrics:
     def live(self) -> int:
         return self.created - self.released - self.expired
 
-    def text(self, limit: int) -> str:
-        lines = [
-            *_metric("instances", "gauge", "Instances alive.", {"": self.live}),
-            *_metric("instances_limit", "gauge", "Instances that there is room for.", {"": limit}),
-            *_metric("instances_created_total", "counter", "Instances made.", {"": self.created}),
-            *_metric("instances_released_total", "counter", "Instances given back.", {"": self.released}),
-            *_metric("instances_expired_total", "counter", "Instances not used for too long.", {"": self.expired}),
-            *_metric("instances_refused_total", "counter", "Instances there was no room for.", {"": self.refused}),
-            *_metric("failed_total", "counter", "Calls in which the environment raised.", {"": self.failed}),
-            *_metric("errors_total", "counter", "Calls answered with an error.", _by("code", self.errors)),
-            *_metric("calls_total", "counter", "Calls answered.", _by("call", self.calls)),
-            *_metric("call_seconds_total", "counter", "Seconds that calls took.", _by("call", self.seconds)),
-        ]
-        return "\n".join(lines) + "\n"
+    def text(self) -> bytes:
+        return write_metrics(
+            [
+                _gauge("instances", "Instances alive.", self.live),
+                _gauge("instances_limit", "Instances that there is room for.", self.max_instances),
+                _count("instances_created", "Instances made.", self.created),
+                _count("instances_released", "Instances given back.", self.released),
+                _count("instances_expired", "Instances not used for too long.", self.expired),
+                _count("instances_refused", "Instances there was no room for.", self.refused),
+                _count("failed", "Calls in which the environment raised.", self.failed),
+                _count_by("code", "errors", "Calls answered with an error.", self.errors),
+                _count_by("call", "calls", "Calls answered.", self.calls),
+                _count_by("call", "call_seconds", "Seconds that calls took.", self.seconds),
+            ]
+        )
 
 
-def _metric(name: str, kind: str, meaning: str, values: dict[str, float]) -> list[str]:
-    name = f"astune_env_{name}"
-    samples = [f"{name}{label} {value}" for label, value in values.items()]
-    return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *samples]
+def _gauge(name: str, meaning: str, value: int) -> Metric:
+    return GaugeMetricFamily(f"astune_env_{name}", meaning, value)
 
 
-def _by(label: str, values: Mapping[str, float]) -> dict[str, float]:
-    return {f'{{{label}="{key}"}}': value for key, value in sorted(values.items())}
+def _count(name: str, meaning: str, value: int) -> Metric:
+    return CounterMetricFamily(f"astune_env_{name}", meaning, value)
+
+
+def _count_by(label: str, name: str, meaning: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"astune_env_{name}", meaning, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family

@@ -1,4 +1,4 @@
-"""What goes over the wire between the environment service and its clients, version 1.
+"""The messages between the environment service and its clients, version 1.
 
 A call is `POST {url}/{name}` with a JSON object; all calls share AgentJet's envelope `env_type`, `task_id`,
 `instance_id`, `messages`, `params`, and each reads the part of it that its class below names. A reply is
@@ -8,12 +8,12 @@ A call is `POST {url}/{name}` with a JSON object; all calls share AgentJet's env
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError, field_validator
 
 from astune.environment.environment_base import Action, Message, ToolCall
+from astune.support.http.service import HttpError
 
 VERSION = "1"
 VERSION_HEADER = "Astune-Env-Protocol"
@@ -46,13 +46,11 @@ ERRORS = {
 """By code: the HTTP status, and what it means."""
 
 
-class CallError(Exception):
+class CallError(HttpError):
     """A call that cannot be answered; becomes the reply of the same code."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+        super().__init__(ERRORS[code][0], code, message)
 
 
 class ServiceReply(NamedTuple):
@@ -67,9 +65,9 @@ def success(data: Any) -> ServiceReply:
     return ServiceReply(200, b'{"success":true,"data":%s}' % _json(data))
 
 
-def failure(error: CallError) -> ServiceReply:
+def failure(error: HttpError) -> ServiceReply:
     described = {"code": error.code, "message": error.message}
-    return ServiceReply(ERRORS[error.code][0], b'{"success":false,"error":%s}' % _json(described))
+    return ServiceReply(error.status, b'{"success":false,"error":%s}' % _json(described))
 
 
 def _json(data: Any) -> bytes:
@@ -243,13 +241,12 @@ def read_action(message: AssistantMessage) -> Action | tuple[Message, ...]:
         else:
             faults[call.id] = f"the arguments of {call.function.name} are no JSON object"
     if faults:
-        return tuple(_refused(call.id, faults) for call in message.tool_calls or ())
+        other = "not carried out, as another call of this message has wrong arguments"
+        return tuple(
+            {"role": "tool", "tool_call_id": call.id, "content": f"Error: {faults.get(call.id, other)}"}
+            for call in message.tool_calls or ()
+        )
     return Action(message.text, tuple(calls))
-
-
-def _refused(call_id: str, faults: Mapping[str, str]) -> Message:
-    why = faults.get(call_id, "not carried out, as another call of this message has wrong arguments")
-    return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {why}"}
 
 
 # -- the schema ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Makes environments from what `--env` and `astune.task_reader.env_service.serve` say.
+"""Environments, made from what `--env` and `astune.task_reader.env_service.serve` say.
 
 load_environment("gymnasium:FrozenLake-v1", {"is_slippery": False})
 load_environment("my_guess.py:Guess", {})
@@ -66,7 +66,7 @@ BUILT_IN = {
 
 
 def spec_of(name: str) -> str:
-    """How a built-in environment is written, with an example of what stands after its colon."""
+    """Write the spec of a built-in environment, with an example of what stands after its colon."""
     example = BUILT_IN[name].example
     return f"{name}:{example}" if example else name
 
@@ -87,16 +87,21 @@ def load_environment(spec: str, options: Mapping[str, Any]) -> Environment:
         given = {built_in.argument: argument} if argument else {}
         made = _make(spec, load_plugin(built_in.plugin, kind="environment"), {**given, **options}, given)
     else:
-        made = _make(spec, load_plugin(spec, kind="environment", builtin=_specs()), options, {})
+        made = _make(
+            spec,
+            load_plugin(
+                spec,
+                kind="environment",
+                builtin={spec_of(name): built_in.plugin for name, built_in in BUILT_IN.items()},
+            ),
+            options,
+            {},
+        )
     try:
         _ = made.env_type
     except AttributeError:
         made.env_type = spec
     return made
-
-
-def _specs() -> dict[str, str]:
-    return {spec_of(name): built_in.plugin for name, built_in in BUILT_IN.items()}
 
 
 def _make(spec: str, kind: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Environment:

@@ -7,27 +7,35 @@ with EnvServer([Guess()]) as server:
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
+import logging
 import secrets
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from astune.environment import protocol
 from astune.environment.environment_base import Environment
 from astune.environment.instances import Instances
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, parse
-from astune.errors import ConfigError
-from astune.support.http.browser_requests import Guarded, Refusal
-from astune.support.http.serving import BACKLOG, bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.service import BodyTooLarge, HttpError, answer_route, find_owner, read_body
+from astune.support.http.serving import (
+    BACKLOG,
+    ServerThread,
+    claim_address,
+    serve_until_signal,
+    server_config,
+    url_of,
+)
+
+logger = logging.getLogger(__name__)
 
 MAX_INSTANCES = 512
 TTL = 1800.0
@@ -36,6 +44,7 @@ MAX_BODY = 8 * 1024 * 1024
 """Bytes of a request."""
 RETRY_AFTER = 1
 """Seconds until a client asks again where there is no room."""
+PORT_ADVICE = "--port 0 takes a free port"
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients keep a connection that they do not use, so that it is they who close it."""
 _GRACE_SECONDS = 5
@@ -43,55 +52,55 @@ _GRACE_SECONDS = 5
 
 
 class EnvServiceApp:
-    """The ASGI application: one HTTP request is one call."""
+    """The calls of the service: one HTTP request is one call."""
 
     def __init__(self, instances: Instances, metrics: Metrics, token: str | None) -> None:
         self.instances = instances
         self.metrics = metrics
-        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._tokens = {} if token is None else {"": f"Bearer {token}".encode()}
+        self.route = answer_route("/{call:path}", self._answer, self.answer_error, methods=None)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = scope["path"].strip("/")
+    async def _answer(self, request: Request) -> Response:
+        call = request.path_params["call"].strip("/")
         started = time.perf_counter()
         try:
-            reply = await self._reply(call, scope, receive)
-        except CallError as error:
-            reply = self._failure(error)
+            response = await self._read_and_call(call, request)
+        except HttpError as error:
+            response = self.answer_error(error)
         except asyncio.CancelledError:  # uvicorn's, when calls under way have had their time
-            reply = self._failure(CallError("stopping", "the service is ending"))
-        except ConnectionResetError:
-            return
+            response = self.answer_error(CallError("stopping", "the service is ending"))
         if call in protocol.CALLS:
             self.metrics.calls[call] += 1
             self.metrics.seconds[call] += time.perf_counter() - started
-        await _send(reply, send, text=call == "metrics" and reply.status == 200)
+        return response
 
-    def refuse(self, refusal: Refusal) -> ASGIApp:
-        """Answers requests that are not for programs."""
-        reply = self._failure(CallError(refusal.code, refusal.message))
+    def answer_error(self, error: Exception) -> Response:
+        if not isinstance(error, HttpError):
+            logger.error("the service failed at a call", exc_info=error)
+            error = CallError("environment_failed", f"{type(error).__name__}: {error}")
+        self.metrics.errors[error.code] += 1
+        return _respond(*failure(error))
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await _send(reply, send)
-
-        return answer
-
-    async def _reply(self, call: str, scope: Scope, receive: Receive) -> ServiceReply:
+    async def _read_and_call(self, call: str, request: Request) -> Response:
         if call not in protocol.CALLS and call not in ("health", "metrics"):
             raise CallError("unknown_call", f"no call {call!r}; there are {', '.join(protocol.CALLS)}")
         wanted = "POST" if call in protocol.CALLS else "GET"
-        if scope["method"] != wanted:
-            raise CallError("method_not_allowed", f"/{call} is {wanted}, not {scope['method']}")
+        if request.method != wanted:
+            raise CallError("method_not_allowed", f"/{call} is {wanted}, not {request.method}")
         if call == "health":
-            return self._health()
-        if self._authorization is not None:
-            given = _header(scope, b"authorization") or b""
-            if not hmac.compare_digest(given, self._authorization):
-                raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
+            return _respond(200, self._describe_health())
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if self._tokens and find_owner(given, self._tokens) is None:
+            raise CallError("unauthorized", "the service asks for a token: Authorization: Bearer TOKEN")
         if call == "metrics":
-            return ServiceReply(200, self.metrics.text(self.instances.max_instances).encode())
-        return await self._answer(call, await _body(receive), _header(scope, _KEY))
+            return _respond(200, self.metrics.text(), "text/plain; version=0.0.4")
+        try:
+            body = await read_body(request, MAX_BODY)
+        except BodyTooLarge:
+            raise CallError("too_large", f"a body may have {MAX_BODY} bytes") from None
+        return _respond(*await self._call(call, body, request.headers.get(protocol.KEY_HEADER)))
 
-    async def _answer(self, call: str, body: bytes, key: bytes | None) -> ServiceReply:
+    async def _call(self, call: str, body: bytes, key: str | None) -> ServiceReply:
         if call == "step":
             return await self.instances.step(parse(protocol.StepRequest, body), key)
         if call == "create":
@@ -108,11 +117,7 @@ class EnvServiceApp:
             return self.instances.info(asked.instance_id)
         return self.instances.environment_info(asked.env_type)
 
-    def _failure(self, error: CallError) -> ServiceReply:
-        self.metrics.errors[error.code] += 1
-        return failure(error)
-
-    def _health(self) -> ServiceReply:
+    def _describe_health(self) -> bytes:
         health = {
             "status": "ok",
             "protocol": protocol.VERSION,
@@ -120,38 +125,14 @@ class EnvServiceApp:
             "live_instances": self.metrics.live,
             "max_instances": self.instances.max_instances,
         }
-        return ServiceReply(200, json.dumps(health).encode())
+        return json.dumps(health).encode()
 
 
-_VERSION = (protocol.VERSION_HEADER.lower().encode(), protocol.VERSION.encode())
-_KEY = protocol.KEY_HEADER.lower().encode()
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    return next((value for key, value in scope["headers"] if key == name), None)
-
-
-async def _send(reply: ServiceReply, send: Send, *, text: bool = False) -> None:
-    kind = b"text/plain; version=0.0.4" if text else b"application/json"
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(reply.body)), _VERSION]
-    if reply.status == 503:
-        headers.append((b"retry-after", b"%d" % RETRY_AFTER))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
-
-
-async def _body(receive: Receive) -> bytes:
-    """Raises `ConnectionResetError` if the client hangs up before it is whole."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionResetError
-        chunk, more = message.get("body", b""), message.get("more_body", False)
-        body = body + chunk if body else chunk
-        if len(body) > MAX_BODY:
-            raise CallError("too_large", f"a body may have {MAX_BODY} bytes")
-    return body
+def _respond(status: int, body: bytes, kind: str = "application/json") -> Response:
+    headers = {"Content-Type": kind, protocol.VERSION_HEADER: protocol.VERSION}
+    if status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER)
+    return Response(body, status, headers)
 
 
 def token_for(environments: Sequence[Environment], given: str | None) -> str | None:
@@ -174,7 +155,7 @@ def make_app(
     `ttl` is in seconds. At most `workers` calls are worked on at the same time, each in a thread. Raises `ConfigError`
     if two environments have the same name.
     """
-    metrics = Metrics()
+    metrics = Metrics(max_instances)
     instances = Instances(environments, metrics, max_instances=max_instances, ttl=ttl, workers=workers)
 
     @asynccontextmanager
@@ -186,11 +167,10 @@ def make_app(
             sweeper.cancel()
             await instances.close()
 
-    app = Starlette(lifespan=lifespan)
     service = EnvServiceApp(instances, metrics, token)
-    app.mount("/", service)
+    app = Starlette(routes=[service.route], lifespan=lifespan)
     advice = "ask for it by its address, or serve with a token"
-    return Guarded(app, service.refuse, any_name=token is not None, advice=advice)
+    return Guarded(app, service.answer_error, any_name=token is not None, advice=advice)
 
 
 async def _sweep(instances: Instances, seconds: float) -> None:
@@ -219,37 +199,24 @@ class EnvServer:
     ) -> None:
         self.token = token_for(environments, token)
         app = make_app(environments, max_instances=max_instances, ttl=ttl, token=self.token, workers=workers)
-        self._socket = _listen(host, port)
-        self.url = url_of(host, self._socket)
-        self._server = uvicorn.Server(_config(app))
-        run = {"sockets": [self._socket]}
-        self._thread = threading.Thread(target=self._server.run, kwargs=run, name="astune-env-server", daemon=True)
+        listener = claim_address(host, port, PORT_ADVICE)
+        self.url = url_of(host, listener)
+        self._thread = ServerThread(_config(app), listener, "astune-env-server")
 
     def __enter__(self) -> EnvServer:
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-        self._socket.close()
+        self._thread.close()
 
 
 def run_server(app: Guarded, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serves until the process gets SIGINT or SIGTERM, then closes all instances. `ready` is told the URL once
+    """Serve until the process gets SIGINT or SIGTERM, then close all instances. `ready` is told the URL once
     connections are taken."""
-    with _listen(host, port) as listener:
+    with claim_address(host, port, PORT_ADVICE) as listener:
+        listener.listen(BACKLOG)
         asyncio.run(serve_until_signal(_config(app), listener, lambda: ready(url_of(host, listener))))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Takes connections from now on. Raises `ConfigError`."""
-    try:
-        listener = bound_socket(host, port)
-    except OSError as error:
-        raise ConfigError(f"cannot serve at {host}:{port}: {error}; --port 0 takes a free port") from error
-    listener.listen(BACKLOG)
-    return listener
 
 
 def _config(app: Guarded) -> uvicorn.Config:

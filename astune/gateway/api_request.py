@@ -8,25 +8,27 @@ it.
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from starlette.responses import Response
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import nearest
-from astune.gateway.errors import ApiError, invalid, not_supported
+from astune.gateway.http import not_supported
 from astune.sampling import MOST_TEMPERATURE, TEMPERATURE, TOP_P
-
-Fields = Mapping[str, Any]
+from astune.support.http.fields import Fields
+from astune.support.http.service import HttpError, invalid, json_response, to_json
 
 REASONING = "How the policy reasons is set by astune.model.chat_template_kwargs."
 VERBOSITY = "Say in the prompt how long an answer should be."
-_MOST_INTEGER = 2**63 - 1
+INTEGER = "an integer of 64 bits"
+POSITIVE = f"{INTEGER} of at least 1"
+MOST_INTEGER = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,18 @@ class Known:
     """Advice for a field that is refused: a sentence."""
 
 
-def read_fields(body: object, known: Known) -> dict[str, Any]:
+def read_fields(body: object, known: Known) -> Fields:
     """The fields of `body` that are not null.
 
     Raises:
-        ApiError: 400, the body is no object or has a field that is unknown or not supported.
+        HttpError: 400, the body is no object or has a field that is unknown or not supported.
     """
     if not isinstance(body, Mapping):
-        raise ApiError(400, "invalid_json", "the body is not a JSON object")
-    fields = {name: value for name, value in body.items() if value is not None}
+        raise HttpError(400, "invalid_json", "the body is not a JSON object")
+    fields = Fields((name, value) for name, value in body.items() if value is not None)
     for name, value in fields.items():
         if name in known.noted:
-            get(fields, name, str, "a string", "")
+            fields.take(name, str, "a string")
         elif name not in known.honoured and name not in known.ignored and value not in known.neutral.get(name, ()):
             raise _not_supported(name, value, known)
     return fields
@@ -66,51 +68,16 @@ def notes_on(fields: Fields, known: Known) -> Iterator[str]:
     return (f"{name} is ignored. {known.noted[name]}" for name in fields if name in known.noted)
 
 
-def _not_supported(name: str, value: object, known: Known) -> ApiError:
+def _not_supported(name: str, value: object, known: Known) -> HttpError:
     instead = f" {known.instead[name]}" if name in known.instead else ""
     if name in known.neutral:
         return not_supported(name, f"{name}={value!r:.200} is not supported here.{instead}")
     hint = instead or nearest(name, [*known.honoured, *known.noted, *known.neutral])
-    return ApiError(400, "unknown_parameter", f"{name!r} is not supported here.{hint}", name)
-
-
-def get(fields: Fields, name: str, kind: type, expected: str, default: Any) -> Any:
-    value = fields.get(name, default)
-    if not isinstance(value, kind):
-        raise invalid(name, value, expected)
-    return value
-
-
-def flag(fields: Fields, name: str, default: bool = False) -> bool:
-    value: bool = get(fields, name, bool, "true or false", default)
-    return value
-
-
-def number(fields: Fields, name: str, accepts: Callable[[float], bool], expected: str) -> float | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    readable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    if not readable or not accepts(value):
-        raise invalid(name, value, expected)
-    return float(value)
-
-
-def integer(fields: Fields, name: str, at_least: int | None = None, at_most: int | None = None) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    expected = "an integer of 64 bits" + ("" if at_least is None else f" of at least {at_least}")
-    expected += "" if at_most is None else f", at most {at_most}"
-    inside = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_INTEGER
-    if not inside or (at_least is not None and value < at_least) or (at_most is not None and value > at_most):
-        raise invalid(name, value, expected)
-    return int(value)
+    return HttpError(400, "unknown_parameter", f"{name!r} is not supported here.{hint}", name)
 
 
 MOST_STOPS = 4
 MOST_CHOICES = 128
-to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ApiRequest(Protocol):
@@ -140,18 +107,36 @@ class ApiRequest(Protocol):
         """The answer as server-sent events, each with its empty line."""
 
 
-def sampling_fields(fields: Fields) -> dict[str, Any]:
-    """`temperature`, `top_p`, `seed` and `stop` as the arguments of a `ChatRequest`."""
-    return {
-        "temperature": number(fields, "temperature", lambda t: 0 <= t <= MOST_TEMPERATURE, TEMPERATURE),
-        "top_p": number(fields, "top_p", lambda p: 0 < p <= 1, TOP_P),
-        "seed": integer(fields, "seed"),
-        "stop": _stop(fields),
-    }
+def write_answers(
+    parsed: ApiRequest,
+    answers: Sequence[ChatAnswer],
+    chat_format: ChatFormat,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    if parsed.stream:
+        events = "".join(parsed.events(answers, chat_format))
+        return Response(events, headers=headers, media_type="text/event-stream")
+    return json_response(parsed.body(answers, chat_format), headers=headers)
 
 
-def _stop(fields: Fields) -> tuple[str, ...]:
-    value = fields.get("stop", ())
+def sampling_fields(fields: Fields, *limits: str) -> dict[str, Any]:
+    """Read `temperature`, `top_p`, `seed`, `stop` and the limits of tokens, those that there are, as arguments of a
+    `ChatRequest`. Of several limits the smallest holds."""
+    read: dict[str, Any] = {}
+    if most := [fields.whole(name, 1, MOST_INTEGER, POSITIVE) for name in limits if name in fields]:
+        read["max_tokens"] = min(most)
+    if "temperature" in fields:
+        read["temperature"] = fields.number("temperature", TEMPERATURE, lambda t: 0 <= t <= MOST_TEMPERATURE)
+    if "top_p" in fields:
+        read["top_p"] = fields.number("top_p", TOP_P, lambda p: 0 < p <= 1)
+    if "seed" in fields:
+        read["seed"] = fields.whole("seed", -MOST_INTEGER, MOST_INTEGER, INTEGER)
+    if "stop" in fields:
+        read["stop"] = _read_stop(fields["stop"])
+    return read
+
+
+def _read_stop(value: object) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise invalid("stop", value, "a text or a list of texts")
@@ -161,7 +146,7 @@ def _stop(fields: Fields) -> tuple[str, ...]:
 
 
 def choices_field(fields: Fields) -> int:
-    return integer(fields, "n", at_least=1, at_most=MOST_CHOICES) or 1
+    return fields.whole("n", 1, MOST_CHOICES, f"{POSITIVE}, at most {MOST_CHOICES}") if "n" in fields else 1
 
 
 def token_logprobs(answer: ChatAnswer, chat_format: ChatFormat) -> list[dict[str, Any]]:

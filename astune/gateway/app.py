@@ -23,23 +23,24 @@ from starlette.routing import Route
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow
-from astune.gateway.api_request import ApiRequest
+from astune.gateway.api_request import ApiRequest, write_answers
 from astune.gateway.blocked_loop import unless_blocked
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
-from astune.gateway.errors import ApiError, api_error, episode_over
 from astune.gateway.http import (
-    api_route,
-    from_json,
-    json_response,
-    log_unexpected,
-    model_object,
-    read_body,
+    answer_error,
+    call_error,
+    episode_over,
+    is_repeated,
+    list_models,
+    read_request,
+    show_model,
+    to_http_error,
     unknown_url,
-    unless_disconnected,
 )
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
+from astune.support.http.service import HttpError, answer_route, parse_json, unless_disconnected
 
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
 Parse = Callable[[object, StoredResponses], ApiRequest]
@@ -77,8 +78,8 @@ class OpenAIApp:
                 self._route("chat/completions", lambda body, _: parse_chat_completion(body)),
                 self._route("responses", parse_response),
                 self._route("completions", lambda body, _: parse_completion(body)),
-                api_route("/{token}/v1/models", self._models, ("GET",)),
-                api_route("/{token}/v1/models/{model:path}", self._model, ("GET",)),
+                answer_route("/{token}/v1/models", self._models, answer_error, ("GET",)),
+                answer_route("/{token}/v1/models/{model:path}", self._model, answer_error, ("GET",)),
             ],
             exception_handlers={HTTPException: unknown_url},
         )
@@ -94,24 +95,24 @@ class OpenAIApp:
         del self._endpoints[token]
 
     def _route(self, path: str, parse: Parse) -> Route:
-        return api_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse))
+        return answer_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse), answer_error)
 
     async def chat_completion(self, token: str, body: object) -> dict[str, Any]:
         """The answer of `chat/completions` to `body`, without HTTP. `body` holds nothing but JSON's types, and asks for
         no stream.
 
         Raises:
-            ApiError: the error that HTTP would have answered with.
+            HttpError: the error that HTTP would have answered with.
         """
         endpoint = self._endpoint(token)
         try:
             parsed = parse_chat_completion(body)
             answers = await _answers(token, endpoint, parsed, endpoint.choices(parsed.request, parsed.n))
             return parsed.body(answers, endpoint.chat_format)
-        except ApiError:
+        except HttpError:
             raise
         except Exception as error:
-            raise log_unexpected(error) from error
+            raise to_http_error(error) from error
 
     def runs_here(self, token: str) -> bool:
         """True if the episode is on the event loop of the caller, and if it is over."""
@@ -128,35 +129,24 @@ class OpenAIApp:
         token = request.path_params["token"]
         endpoint = self._endpoint(token)
         try:
-            body = await read_body(request, endpoint.context_length)
+            body = await read_request(request, endpoint.context_length)
         except ContextOverflow as error:
             endpoint.failed(error)
-            raise api_error(error, None) from None
-        parsed = parse(from_json(body), endpoint.stored)
-        asked = parsed.request
-        # OpenAI's clients count here how often they have sent this request before.
-        if request.headers.get("x-stainless-retry-count", "0") != "0":
-            asked = replace(asked, retry=True)
+            raise call_error(error, None) from None
+        parsed = parse(parse_json(body), endpoint.stored)
+        asked = replace(parsed.request, retry=True) if is_repeated(request) else parsed.request
         if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
             work: Awaitable[Sequence[ChatAnswer]] = endpoint.choices(asked, parsed.n)
         else:
             work = unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n), episode_over())
         answers = await _answers(token, endpoint, parsed, work)
-        if parsed.stream:
-            return Response("".join(parsed.events(answers, endpoint.chat_format)), media_type="text/event-stream")
-        return json_response(parsed.body(answers, endpoint.chat_format))
+        return write_answers(parsed, answers, endpoint.chat_format)
 
     async def _models(self, request: Request) -> Response:
-        return json_response(
-            {"object": "list", "data": [model_object(self._endpoint(request.path_params["token"]).model)]}
-        )
+        return list_models(self._endpoint(request.path_params["token"]).model)
 
     async def _model(self, request: Request) -> Response:
-        endpoint, asked = self._endpoint(request.path_params["token"]), request.path_params["model"]
-        if asked != endpoint.model:
-            message = f"The model {asked!r:.200} does not exist: there is {endpoint.model!r}."
-            raise ApiError(404, "model_not_found", message, "model")
-        return json_response(model_object(endpoint.model))
+        return show_model(self._endpoint(request.path_params["token"]).model, request.path_params["model"])
 
 
 @functools.cache
@@ -168,7 +158,7 @@ def openai_app() -> OpenAIApp:
 async def _answers(
     token: str, endpoint: Endpoint, parsed: ApiRequest, work: Awaitable[Sequence[ChatAnswer]]
 ) -> list[ChatAnswer]:
-    """The answers that `work` gives, with ids that no other answer of any episode has. Raises ApiError."""
+    """The answers that `work` gives, with ids that no other answer of any episode has. Raises HttpError."""
     for note in parsed.notes:
         endpoint.note(note)
     try:
@@ -176,6 +166,6 @@ async def _answers(
     except ClientDisconnect:
         raise
     except Exception as error:
-        raise api_error(error, parsed.prompt_field) from error
+        raise call_error(error, parsed.prompt_field) from error
     digest = hashlib.blake2b(token.encode(), digest_size=8).hexdigest()  # the token itself stays secret
     return [replace(answer, answer_id=f"{digest}_{answer.answer_id.rpartition('_')[2]}") for answer in answers]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from astune.context_tracker.tracker import ChatAnswer
-from astune.gateway.errors import ApiError
 from astune.monitor.blocking import Line, line_of
+from astune.support.http.service import HttpError
 
 EVERY = 0.5
 """Seconds between two looks at a loop that gives no sign of life."""
@@ -28,7 +28,7 @@ async def unless_blocked(
     """The answer of `work`, which is made on `loop`, the event loop of the episode, in that thread.
 
     Raises:
-        ApiError: 400, a line of the same episode has waited in a library's code for all the time that the call has
+        HttpError: 400, a line of the same episode has waited in a library's code for all the time that the call has
             waited for the loop. Nothing could end that: what the line waits for is, or waits for, this call.
     """
     turned, before, found = threading.Event(), None, 0
@@ -54,8 +54,8 @@ def _waiting_line(frame: FrameType | None, episode_id: str) -> Line | None:
     return None if frame.f_code.co_filename == line.file else line
 
 
-def _describe(line: str) -> ApiError:
-    return ApiError(
+def _describe(line: str) -> HttpError:
+    return HttpError(
         400,
         "event_loop_blocked",
         f"a call that blocks in the event loop's own thread, at {line}: nothing could answer it. Await an async client "

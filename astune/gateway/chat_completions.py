@@ -26,13 +26,9 @@ from astune.gateway.api_request import (
     DONE,
     REASONING,
     VERBOSITY,
-    Fields,
     Known,
     choices_field,
     envelope,
-    flag,
-    get,
-    integer,
     notes_on,
     read_fields,
     sampling_fields,
@@ -41,8 +37,8 @@ from astune.gateway.api_request import (
     token_logprobs,
     usage,
 )
-from astune.gateway.errors import invalid
-from astune.gateway.messages import check_json_schema, read_messages, read_tool_choice, read_tools, strict_note
+from astune.gateway.messages import asks_for_json, force_json, read_messages, read_tool_choice, read_tools, strict_note
+from astune.support.http.fields import Fields
 
 # fmt: off
 KNOWN = Known(
@@ -73,7 +69,6 @@ KNOWN = Known(
     },
 )
 # fmt: on
-_FORMATS = ("text", "json_object", "json_schema")
 
 
 @dataclass(frozen=True)
@@ -97,28 +92,26 @@ class ChatCompletionRequest:
             {
                 "index": index,
                 "message": {"refusal": None, **show_message(answer, parallel_tool_calls=self.parallel_tool_calls)},
-                "logprobs": self._logprobs(answer, chat_format),
-                "finish_reason": answer.finish_reason,
-                **self._output_ids(answer),
+                **self._end(answer, chat_format),
             }
             for index, answer in enumerate(answers)
         ]
-        return {
-            **envelope(answers, "chat.completion", "chatcmpl", self.model),
-            "choices": choices,
-            "usage": usage(answers),
-            **self._prompt_ids(answers),
-        }
+        head = envelope(answers, "chat.completion", "chatcmpl", self.model)
+        reply = {**head, "choices": choices, "usage": usage(answers)}
+        if self.token_ids:
+            reply["prompt_token_ids"] = list(answers[0].turn.prompt_ids)
+        return reply
 
     def events(self, answers: Sequence[ChatAnswer], chat_format: ChatFormat) -> Iterator[str]:
         """The events of a stream: role, reasoning, content, tool calls and end of each answer, then the usage."""
         head = envelope(answers, "chat.completion.chunk", "chatcmpl", self.model)
         if self.include_usage:
             head["usage"] = None
+        first = {"prompt_token_ids": list(answers[0].turn.prompt_ids)} if self.token_ids else {}
         for index, answer in enumerate(answers):
-            for place, choice in enumerate(self._deltas(index, answer, chat_format)):
-                first = {} if index or place else self._prompt_ids(answers)
+            for choice in self._deltas(index, answer, chat_format):
                 yield sse({**head, "choices": [choice], **first})
+                first = {}
         if self.include_usage:
             yield sse({**head, "choices": [], "usage": usage(answers)})
         yield DONE
@@ -135,65 +128,44 @@ class ChatCompletionRequest:
             yield choice({"content": message["content"]})
         for number, tool_call in enumerate(message.get("tool_calls") or ()):
             yield choice({"tool_calls": [{"index": number, **tool_call}]})
-        logprobs = self._logprobs(answer, chat_format)
-        yield choice({}, logprobs=logprobs, finish_reason=answer.finish_reason, **self._output_ids(answer))
+        yield choice({}, **self._end(answer, chat_format))
 
-    def _logprobs(self, answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any] | None:
-        if not self.logprobs:
-            return None
-        return {"content": token_logprobs(answer, chat_format), "refusal": None}
-
-    def _prompt_ids(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
-        return {"prompt_token_ids": list(answers[0].turn.prompt_ids)} if self.token_ids else {}
-
-    def _output_ids(self, answer: ChatAnswer) -> dict[str, Any]:
-        return {"token_ids": list(answer.turn.output_ids)} if self.token_ids else {}
+    def _end(self, answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any]:
+        """Tell how the answer ended, and what was sampled as far as that is asked for."""
+        logprobs = {"content": token_logprobs(answer, chat_format), "refusal": None} if self.logprobs else None
+        end = {"logprobs": logprobs, "finish_reason": answer.finish_reason}
+        return end | {"token_ids": list(answer.turn.output_ids)} if self.token_ids else end
 
 
 def parse_chat_completion(body: object) -> ChatCompletionRequest:
     """The request body as a `ChatCompletionRequest`.
 
     Raises:
-        ApiError: 400, naming the field that is wrong, unknown or not supported.
+        HttpError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
-    stream_options = get(fields, "stream_options", dict, "an object", {})
+    stream_options = Fields(fields.take("stream_options", dict, "an object", {}))
     return ChatCompletionRequest(
         request=ChatRequest(
             messages=read_messages(fields),
-            max_tokens=_max_tokens(fields),
-            **_tools_and_force(fields),
-            **sampling_fields(fields),
+            **_read_shape(fields),
+            **sampling_fields(fields, "max_tokens", "max_completion_tokens"),
         ),
         n=choices_field(fields),
-        model=get(fields, "model", str, "a string", ""),
-        stream=flag(fields, "stream"),
-        include_usage=flag(stream_options, "include_usage"),
-        logprobs=flag(fields, "logprobs"),
-        token_ids=flag(fields, "return_token_ids"),
-        parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
+        model=fields.take("model", str, "a string", ""),
+        stream=fields.flag("stream"),
+        include_usage=stream_options.flag("include_usage"),
+        logprobs=fields.flag("logprobs"),
+        token_ids=fields.flag("return_token_ids"),
+        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         notes=(*notes_on(fields, KNOWN), *strict_note(fields.get("tools", ()), fields.get("response_format"))),
     )
 
 
-def _max_tokens(fields: Fields) -> int | None:
-    """The smaller limit, if a request has both the older and the newer field."""
-    limits = [integer(fields, name, at_least=1) for name in ("max_tokens", "max_completion_tokens")]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _tools_and_force(fields: Fields) -> dict[str, Any]:
+def _read_shape(fields: Fields) -> dict[str, Any]:
+    """Read the tools and the shape that the answer must have as arguments of a `ChatRequest`."""
     arguments = read_tool_choice(fields.get("tool_choice", "auto"), read_tools(fields))
-    if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
-        arguments["force"] = "json_object"
+    form = fields.take("response_format", dict, "an object", {"type": "text"})
+    if asks_for_json("response_format", form):
+        force_json(arguments)
     return arguments
-
-
-def _asks_for_json(fields: Fields) -> bool:
-    value = get(fields, "response_format", dict, "an object", {"type": "text"})
-    kind = value.get("type")
-    if kind not in _FORMATS:
-        raise invalid("response_format.type", kind, f"one of {', '.join(_FORMATS)}")
-    if kind == "json_schema":
-        check_json_schema("response_format.json_schema", value.get("json_schema"))
-    return bool(kind != "text")

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from astune.clients.api import http_library
 from astune.gateway.app import OpenAIApp
-from astune.gateway.errors import ApiError
-from astune.gateway.http import MOST_NESTED, NO_RETRY
+from astune.gateway.http import NO_RETRY, error_body
+from astune.support.http.service import MOST_NESTED, HttpError
 
 _ORIGIN = "http://in-process"
 _MOST_BITS = 64
@@ -136,10 +136,10 @@ class _Completions(AsyncCompletions):
     async def _straight(self, body: object) -> ChatCompletion:
         try:
             return ChatCompletion.model_validate(await self._app.chat_completion(self._token, body))
-        except ApiError as error:
+        except HttpError as error:
             http = http_library()
             sent = http.Request("POST", f"{self._client.base_url}chat/completions")
-            answer = http.Response(error.status, headers=NO_RETRY, json=error.body(), request=sent)
+            answer = http.Response(error.status, headers=NO_RETRY, json=error_body(error), request=sent)
             raise self._client._make_status_error_from_response(answer) from None
 
 

@@ -15,19 +15,19 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.api_request import (
     DONE,
-    Fields,
+    INTEGER,
+    MOST_INTEGER,
     Known,
     choices_field,
     envelope,
-    flag,
-    get,
-    integer,
     read_fields,
     sampling_fields,
     sse,
     usage,
 )
-from astune.gateway.errors import invalid, not_supported
+from astune.gateway.http import not_supported
+from astune.support.http.fields import Fields
+from astune.support.http.service import invalid
 
 # fmt: off
 KNOWN = Known(
@@ -111,23 +111,22 @@ def parse_completion(body: object) -> CompletionRequest:
     """The request body as a `CompletionRequest`.
 
     Raises:
-        ApiError: 400, naming the field that is wrong, unknown or not supported.
+        HttpError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
-    stream_options = get(fields, "stream_options", dict, "an object", {})
+    stream_options = Fields(fields.take("stream_options", dict, "an object", {}))
     return CompletionRequest(
         request=ChatRequest(
             messages=(),
             prompt=_prompt(fields),
-            max_tokens=integer(fields, "max_tokens", at_least=1),
-            **sampling_fields(fields),
+            **sampling_fields(fields, "max_tokens"),
         ),
         n=choices_field(fields),
-        model=get(fields, "model", str, "a string", ""),
-        stream=flag(fields, "stream"),
-        include_usage=flag(stream_options, "include_usage"),
+        model=fields.take("model", str, "a string", ""),
+        stream=fields.flag("stream"),
+        include_usage=stream_options.flag("include_usage"),
         logprobs=_logprobs(fields),
-        token_ids=flag(fields, "return_token_ids"),
+        token_ids=fields.flag("return_token_ids"),
     )
 
 
@@ -140,20 +139,22 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
         return prompt
-    if isinstance(prompt, list) and prompt and all(_is_token_id(each) for each in prompt):
+    if (
+        isinstance(prompt, list)
+        and prompt
+        and all(type(each) is int and 0 <= each <= _MOST_TOKEN_ID for each in prompt)
+    ):
         return tuple(prompt)
     raise invalid("prompt", prompt, _PROMPT)
 
 
-def _is_token_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKEN_ID
-
-
 def _logprobs(fields: Fields) -> bool:
-    asked = integer(fields, "logprobs", at_least=0)
+    if "logprobs" not in fields:
+        return False
+    asked = fields.whole("logprobs", 0, MOST_INTEGER, f"{INTEGER} of at least 0")
     if asked:
         raise not_supported(
             "logprobs",
             f"logprobs={asked} is not supported here: only those of the sampled tokens are known. Use logprobs=0.",
         )
-    return asked is not None
+    return True

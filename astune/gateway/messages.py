@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from astune.gateway.api_request import Fields, get
-from astune.gateway.errors import invalid, not_supported
+from astune.gateway.http import not_supported
+from astune.support.http.fields import Fields
+from astune.support.http.service import invalid
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+_FORMATS = ("text", "json_object", "json_schema")
 _STRICT = "strict is ignored. A schema is not enforced: what is in a call or in JSON is the policy's own."
 _TOOL_SHAPE = '{"type": "function", "function": {"name": ..., ...}}'
 
 
 def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    messages = get(fields, "messages", list, "a list of messages", None)
+    messages = fields.take("messages", list, "a list of messages")
     if not messages:
         raise invalid("messages", messages, "a list with at least one message")
     for i, message in enumerate(messages):
@@ -66,7 +68,7 @@ def _check_id(name: str, value: object) -> None:
 
 
 def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    tools = get(fields, "tools", list, "a list of tools", [])
+    tools = fields.take("tools", list, "a list of tools", [])
     return tuple(_read_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools))
 
 
@@ -85,16 +87,32 @@ def check_strict(name: str, value: object) -> None:
         raise invalid(name, value, "true or false")
 
 
-def check_json_schema(name: str, value: object, *, schema_needed: bool = False) -> None:
-    """A format that asks for JSON of a schema: its name, the schema, and whether it is `strict`."""
-    if not isinstance(value, dict):
-        raise invalid(name, value, "an object")
-    if not isinstance(value.get("name"), str):
-        raise invalid(f"{name}.name", value.get("name"), "a string")
-    schema = value.get("schema")
-    if not isinstance(schema, dict) and (schema_needed or schema is not None):
+def asks_for_json(name: str, form: object) -> bool:
+    """Check the format of the answer that the field `name` asks for; true if that is JSON. A schema stands in the form
+    itself, or as chat completions have it in its `json_schema`, where the schema may be left out."""
+    kind = form.get("type") if isinstance(form, dict) else None
+    if not isinstance(form, dict) or kind not in _FORMATS:
+        raise invalid(f"{name}.type", kind, f"one of {', '.join(_FORMATS)}")
+    if kind != "json_schema":
+        return bool(kind != "text")
+    inner = name == "response_format"
+    if inner:
+        name, form = f"{name}.json_schema", form.get("json_schema")
+    if not isinstance(form, dict):
+        raise invalid(name, form, "an object")
+    if not isinstance(form.get("name"), str):
+        raise invalid(f"{name}.name", form.get("name"), "a string")
+    schema = form.get("schema")
+    if not isinstance(schema, dict) and not (inner and schema is None):
         raise invalid(f"{name}.schema", schema, "an object")
-    check_strict(f"{name}.strict", value.get("strict"))
+    check_strict(f"{name}.strict", form.get("strict"))
+    return True
+
+
+def force_json(arguments: dict[str, Any]) -> None:
+    """Make the answer begin as JSON, unless it may be a call."""
+    if not (arguments["tools"] and arguments.get("may_call", True)):
+        arguments["force"] = "json_object"
 
 
 def strict_note(tools: Iterable[Mapping[str, Any]], form: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -21,18 +21,16 @@ from astune.context_tracker.tracker import ChatRequest
 from astune.gateway.api_request import (
     REASONING,
     VERBOSITY,
-    Fields,
     Known,
-    flag,
-    get,
-    integer,
     read_fields,
     sampling_fields,
 )
-from astune.gateway.errors import ApiError, invalid, not_supported
-from astune.gateway.messages import check_json_schema, check_strict, read_tool_choice, strict_note
+from astune.gateway.http import not_supported
+from astune.gateway.messages import asks_for_json, check_strict, force_json, read_tool_choice, strict_note
 from astune.gateway.responses_items import fold
 from astune.gateway.responses_request import ResponsesRequest, StoredResponses
+from astune.support.http.fields import Fields
+from astune.support.http.service import HttpError, invalid
 
 # fmt: off
 KNOWN = Known(
@@ -67,7 +65,6 @@ _TEXT = {"verbosity": VERBOSITY}
 """Options that the OpenAI Agents SDK sends where an agent has no model name, or one of gpt-5, and the notes on them."""
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
-_FORMATS = ("text", "json_object", "json_schema")
 _TOOL_SHAPE = '{"type": "function", "name": ..., ...}'
 _TOOL_FIELDS = ("name", "description", "parameters")
 
@@ -76,30 +73,29 @@ def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
     """The request body as a `ResponsesRequest`.
 
     Raises:
-        ApiError: 400, naming the field that is wrong, unknown or not supported.
+        HttpError: 400, naming the field that is wrong, unknown or not supported.
     """
     fields = read_fields(body, KNOWN)
-    tools = get(fields, "tools", list, "a list of tools", [])
+    tools = fields.take("tools", list, "a list of tools", [])
     notes = (*_notes_in(fields, "reasoning", _REASONING), *_notes_in(fields, "text", _TEXT, honoured="format"))
-    instructions = get(fields, "instructions", str, "a string", "")
+    instructions = fields.take("instructions", str, "a string", "")
     system = ({"role": "system", "content": instructions},) if instructions else ()
     conversation = _conversation(fields, stored)
-    include = get(fields, "include", list, "a list", [])
+    include = fields.take("include", list, "a list", [])
     for index, name in enumerate(include):
         if name not in _INCLUDES:
             raise invalid(f"include[{index}]", name, f"one of {', '.join(_INCLUDES)}")
     return ResponsesRequest(
         request=ChatRequest(
             messages=(*system, *conversation),
-            max_tokens=integer(fields, "max_output_tokens", at_least=1),
-            **_tools_and_force(fields),
-            **sampling_fields(fields),
+            **_read_shape(fields),
+            **sampling_fields(fields, "max_output_tokens"),
         ),
         conversation=conversation,
-        stream=flag(fields, "stream"),
-        store=flag(fields, "store", True),
+        stream=fields.flag("stream"),
+        store=fields.flag("store", True),
         logprobs=_LOGPROBS in include,
-        parallel_tool_calls=flag(fields, "parallel_tool_calls", True),
+        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         echo=_echo(fields),
         stored=stored,
         notes=(*notes, *strict_note(tools, fields.get("text", {}).get("format"))),
@@ -108,7 +104,7 @@ def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
 
 def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: str = "") -> Iterator[str]:
     """The notes on ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
-    for key, value in get(fields, name, dict, "an object", {}).items():
+    for key, value in fields.take(name, dict, "an object", {}).items():
         if key in ignored and isinstance(value, str):
             yield f"{name}.{key} is ignored. {ignored[key]}"
         elif key in ignored and value is not None:
@@ -133,15 +129,16 @@ def _previous(fields: Fields, stored: StoredResponses) -> tuple[Message, ...]:
     name = "previous_response_id"
     if name not in fields:
         return ()
-    response_id = get(fields, name, str, "a string", None)
+    response_id = fields.take(name, str, "a string")
     if response_id not in stored.conversations:
         known = ", ".join(stored.conversations) or "none"
         message = f"{name}={response_id!r:.200}: no stored response of this endpoint has this id. There are: {known}"
-        raise ApiError(400, "previous_response_not_found", message, name)
+        raise HttpError(400, "previous_response_not_found", message, name)
     return stored.conversations[response_id]
 
 
-def _tools_and_force(fields: Fields) -> dict[str, Any]:
+def _read_shape(fields: Fields) -> dict[str, Any]:
+    """Read the tools and the shape that the answer must have as arguments of a `ChatRequest`."""
     tools = tuple(_tool(i, tool) for i, tool in enumerate(fields.get("tools", ())))
     choice = fields.get("tool_choice", "auto")
     if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(choice.get("name"), str):
@@ -149,8 +146,9 @@ def _tools_and_force(fields: Fields) -> dict[str, Any]:
     elif choice not in ("auto", "none", "required"):
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
     arguments = read_tool_choice(choice, tools)
-    if _asks_for_json(fields) and not (arguments["tools"] and arguments.get("may_call", True)):
-        arguments["force"] = "json_object"
+    form = fields.get("text", {}).get("format") or {"type": "text"}
+    if asks_for_json("text.format", form):
+        force_json(arguments)
     return arguments
 
 
@@ -171,20 +169,10 @@ def _tool(index: int, tool: object) -> Message:
     return {"type": "function", "function": {key: tool[key] for key in _TOOL_FIELDS if tool.get(key) is not None}}
 
 
-def _asks_for_json(fields: Fields) -> bool:
-    value = fields.get("text", {}).get("format") or {"type": "text"}
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in _FORMATS:
-        raise invalid("text.format.type", kind, f"one of {', '.join(_FORMATS)}")
-    if kind == "json_schema":
-        check_json_schema("text.format", value, schema_needed=True)
-    return bool(kind != "text")
-
-
 def _echo(fields: Fields) -> dict[str, Any]:
     function = {"description": None, "parameters": None, "strict": None}
     return {
-        "model": get(fields, "model", str, "a string", ""),
+        "model": fields.take("model", str, "a string", ""),
         "instructions": fields.get("instructions"),
         "previous_response_id": fields.get("previous_response_id"),
         "tools": [{**function, **tool} for tool in fields.get("tools", [])],
@@ -198,6 +186,6 @@ def _echo(fields: Fields) -> dict[str, Any]:
         "truncation": "disabled",
         "background": False,
         "store": fields.get("store", True),
-        "metadata": get(fields, "metadata", dict, "an object", {}),
+        "metadata": fields.take("metadata", dict, "an object", {}),
         "user": fields.get("user"),
     }

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from astune.context_tracker.prompt.messages import Message
-from astune.gateway.errors import ApiError, invalid, not_supported
+from astune.gateway.http import not_supported
+from astune.support.http.service import HttpError, invalid
 
 Item = Mapping[str, Any]
 
@@ -57,7 +58,7 @@ def fold(items: Sequence[object], stored: Mapping[str, Item]) -> tuple[Message, 
     """Turn the items of a request into messages. `stored` are the items that it may refer to by id.
 
     Raises:
-        ApiError: 400, naming the item that is wrong or not supported.
+        HttpError: 400, naming the item that is wrong or not supported.
     """
     folding = _Folding()
     for index, item in enumerate(items):
@@ -125,7 +126,7 @@ def _is_empty(answer: Message) -> bool:
 def _follow_reference(name: str, reference: Item, stored: Mapping[str, Item]) -> Item:
     item = stored.get(str(reference.get("id")))
     if item is None:
-        raise ApiError(
+        raise HttpError(
             400,
             "item_not_found",
             f"{name} refers to {reference.get('id')!r:.200}: no such item of a stored response of this endpoint",

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.api_request import show_message, to_json, token_logprobs
+from astune.gateway.api_request import show_message, token_logprobs
 from astune.gateway.responses_items import Item, output_items
+from astune.support.http.service import to_json
 
 
 @dataclass(frozen=True)

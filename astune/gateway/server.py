@@ -10,13 +10,11 @@ import atexit
 import functools
 import threading
 
-import uvicorn
-
 from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp, openai_app
-from astune.gateway.http import refuse
+from astune.gateway.http import answer_error
 from astune.support.http.browser_requests import Guarded
-from astune.support.http.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.http.serving import ServerThread, bound_socket, server_config, url_of
 
 
 class HttpServer:
@@ -31,25 +29,18 @@ class HttpServer:
 
     def __init__(self, app: OpenAIApp, *, host: str = "127.0.0.1", port: int = 0) -> None:
         try:
-            self._socket = bound_socket(host, port)
+            listener = bound_socket(host, port)
         except OSError as error:
             raise RolloutError(f"cannot serve at {host}:{port}: {error.strerror or error}") from error
-        self._socket.listen(BACKLOG)
-        self.origin = url_of(host, self._socket)
-        guarded = Guarded(app.asgi, refuse, any_name=True, any_type=True)  # the token in the URL is what no page has
-        config = server_config(guarded, log_config=None)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="astune-http", daemon=True
-        )
+        self.origin = url_of(host, listener)
+        # The token in the URL is what no page has.
+        guarded = Guarded(app.asgi, answer_error, any_name=True, any_type=True)
+        self._thread = ServerThread(server_config(guarded, log_config=None), listener, "astune-http")
         self._thread.start()
 
     def close(self) -> None:
         """Stop at once; calls under way are cut off."""
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(timeout=5.0)
-        self._socket.close()
+        self._thread.close(at_once=True)
 
 
 _making = threading.Lock()

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from astune.gateway.http import refuse
+from astune.gateway.http import answer_error
 from astune.online.wire import (
     CHAT_PATH,
     COMMIT_PATH,
@@ -30,7 +29,7 @@ from astune.online.wire import (
     read_wire,
 )
 from astune.support.http.browser_requests import Guarded
-from astune.support.http.serving import BACKLOG, bound_socket, server_config, url_of
+from astune.support.http.serving import ServerThread, bound_socket, server_config, url_of
 from astune.testing.chat_server import chat_completion
 
 Answer = str | dict[str, Any]
@@ -72,22 +71,19 @@ class ScriptedOnlineService:
                 Route(HEALTH_PATH, self._check(self._health), methods=["GET"]),
             ]
         )
-        self._server = uvicorn.Server(server_config(Guarded(self.app, refuse), log_config=None))
 
     def __enter__(self) -> ScriptedOnlineService:
-        self._socket = bound_socket("127.0.0.1", 0)
-        self.url = url_of("127.0.0.1", self._socket)
-        self._socket.listen(BACKLOG)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        listener = bound_socket("127.0.0.1", 0)
+        self.url = url_of("127.0.0.1", listener)
+        config = server_config(Guarded(self.app, answer_error), log_config=None)
+        self._thread = ServerThread(config, listener, "astune-scripted-service")
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
-        self._socket.close()
+        self._thread.close(at_once=True)
 
     def _check(self, handle: Callable[[Any, Request], Response]) -> Any:
         async def check_and_handle(request: Request) -> Response:

@@ -4,14 +4,12 @@ With it Trinity-RFT's `tinker` engine and trainer run on this machine, on its CP
 
     app.py          addresses, keys, JSON: one small function for each request of the SDK
     service.py      the state of the server, and what each request does
-    sessions.py     the state that belongs to one client
-    jobs.py         answers that are fetched later, and requests of one model in their order
-    fields.py       the fields of a JSON body, checked as they come in
+    jobs.py         answers that are fetched later, requests of one model in their order, the samplers' event loop
+    requests.py     the body of a request, and the error of a client
     wire.py         the SDK's protobuf messages and the parts of its JSON that hold tokens
     rows.py         token rows as one packed prefix tree, and the log-probabilities of their targets
     training.py     a model under training: gradients, AdamW, saving and loading
     lora.py         the adapter that a client asks for
-    loop_thread.py  the samplers' event loop, beside that of HTTP
     versions.py     the weights that are sampled, a few of them in memory
     checkpoints.py  tinker:// paths as folders that are complete or absent
     server.py       the process: socket, event loop, what a client needs to know

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from astune.support.http.browser_requests import Guarded, Refusal
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.service import HttpError, answer_route, find_owner
 from astune.tinker_server.checkpoints import Checkpoint
-from astune.tinker_server.errors import RequestError
-from astune.tinker_server.fields import read_body, text
+from astune.tinker_server.requests import read_body
 from astune.tinker_server.service import TinkerService
 from astune.tinker_server.wire import PROTOBUF
 
@@ -27,17 +25,18 @@ FETCH_SECONDS = 30.0
 CLIENT_CONFIG = {"pjwt_auth_enabled": False, "proto_compress_fwdbwd": False}
 """Tell the SDK to send the plain key and plain bytes."""
 
-Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+Handler: TypeAlias = "Callable[[Request], Coroutine[Any, Any, Response]]"
 
 
 def tinker_app(service: TinkerService, api_key: str) -> Guarded:
     """Serves programs that send `api_key`; 401 to all others."""
     api = _Api(service)
     posts: dict[str, Handler] = {
-        "client/config": _fixed(CLIENT_CONFIG),
-        "client/dynamic_config": _fixed({}),
-        "telemetry": _fixed({"status": "accepted"}),
+        "client/config": _give(CLIENT_CONFIG),
+        "client/dynamic_config": _give({}),
+        "telemetry": _give({"status": "accepted"}),
         "create_session": api.create_session,
+        "sessions/{session_id}/finish": api.finish,
         "session_heartbeat": api.heartbeat,
         "create_sampling_session": api.create_sampling_session,
         "create_model": api.create_model,
@@ -53,63 +52,56 @@ def tinker_app(service: TinkerService, api_key: str) -> Guarded:
         "retrieve_future": api.retrieve_future,
     }
     gets: dict[str, Handler] = {
-        "healthz": _fixed({"status": "ok"}),
+        "healthz": _give({"status": "ok"}),
         "get_server_capabilities": api.capabilities,
         "samplers/{sampler_id}": api.sampler,
         "training_runs/{model_id}/checkpoints": api.checkpoints,
     }
-    routes = [Route(f"/api/v1/{path}", _answering(handler), methods=["POST"]) for path, handler in posts.items()]
-    routes += [Route(f"/api/v1/{path}", _answering(handler), methods=["GET"]) for path, handler in gets.items()]
-    routes.append(Route("/api/v1/sessions/{session_id}/finish", _answering(api.finish), methods=["POST"]))
-    checkpoint = "/api/v1/training_runs/{model_id}/checkpoints/{reference:path}"
-    routes.append(Route(checkpoint, _answering(api.delete_checkpoint), methods=["DELETE"]))
+    deletes: dict[str, Handler] = {"training_runs/{model_id}/checkpoints/{reference:path}": api.delete_checkpoint}
+    routes = [
+        answer_route(f"/api/v1/{path}", handler, _answer_error, (method,))
+        for method, handlers in (("POST", posts), ("GET", gets), ("DELETE", deletes))
+        for path, handler in handlers.items()
+    ]
     keyed = _KeyCheck(Starlette(routes=routes), api_key)
     return Guarded(keyed, _refuse, any_name=True, any_type=True)
 
 
 class _KeyCheck:
     def __init__(self, app: ASGIApp, api_key: str) -> None:
-        self._app, self._key = app, api_key.encode()
+        self._app, self._keys = app, {"": api_key.encode()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = dict(scope["headers"]).get(b"x-api-key", b"")
-        if hmac.compare_digest(given, self._key):
+        if find_owner(given, self._keys) is not None:
             await self._app(scope, receive, send)
         else:
             told = "the key in X-API-Key is not this server's; set TINKER_API_KEY to what it printed when it started"
-            await JSONResponse({"detail": told}, 401)(scope, receive, send)
+            await _refuse(HttpError(401, "unauthorized", told))(scope, receive, send)
 
 
-def _refuse(refusal: Refusal) -> ASGIApp:
+def _refuse(refusal: HttpError) -> Response:
     return JSONResponse({"detail": refusal.message}, refusal.status)
 
 
-def _fixed(answer: dict[str, Any]) -> Handler:
+def _give(answer: dict[str, Any]) -> Handler:
     async def handler(_: Request) -> Response:
         return JSONResponse(answer)
 
     return handler
 
 
-def _answering(handler: Handler) -> Handler:
-    """Faults of the client become 4xx with words. The SDK repeats a request for minutes after 5xx, so a fault of the
+def _answer_error(error: Exception) -> Response:
+    """Tell faults of the client as 4xx with words. The SDK repeats a request for minutes after 5xx, so a fault of the
     server, which would only happen again, is told as 422."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except RequestError as error:
-            return JSONResponse({"detail": str(error), "category": "user"}, error.status)
-        except (KeyError, TypeError) as error:
-            told = f"the request is not as the tinker SDK sends it, from 0.25 to 0.38: {type(error).__name__}: {error}"
-            return JSONResponse({"detail": told, "category": "user"}, 422)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except Exception as error:
-            logger.exception("%s failed", request.url.path)
-            return JSONResponse({"detail": f"{type(error).__name__}: {error}", "category": "server"}, 422)
-
-    return answer
+    if isinstance(error, HttpError):
+        return JSONResponse({"detail": error.message, "category": "user"}, error.status)
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, (KeyError, TypeError)):
+        told = f"the request is not as the tinker SDK sends it, from 0.25 to 0.38: {told}"
+        return JSONResponse({"detail": told, "category": "user"}, 422)
+    logger.error("a request failed", exc_info=error)
+    return JSONResponse({"detail": told, "category": "server"}, 422)
 
 
 def _later(request_id: str) -> Response:
@@ -131,7 +123,7 @@ class _Api:
         return JSONResponse({"session_id": self._service.create_session(), "type": "create_session"})
 
     async def heartbeat(self, request: Request) -> Response:
-        self._service.heartbeat(text(await read_body(request), "session_id"))
+        self._service.heartbeat((await read_body(request)).text("session_id"))
         return JSONResponse({"type": "session_heartbeat"})
 
     async def finish(self, request: Request) -> Response:
@@ -144,7 +136,7 @@ class _Api:
 
     async def sampler(self, request: Request) -> Response:
         sampler_id = request.path_params["sampler_id"]
-        path = self._service.sampled(sampler_id).path
+        path = self._service.find_sampler(sampler_id).path
         base, path_text = self._service.tokenizer_name, str(path) if path else None
         return JSONResponse({"sampler_id": sampler_id, "base_model": base, "model_path": path_text})
 
@@ -156,10 +148,10 @@ class _Api:
         return _later(self._service.create_model(await read_body(request)))
 
     async def unload_model(self, request: Request) -> Response:
-        return _later(self._service.unload_model(text(await read_body(request), "model_id")))
+        return _later(self._service.unload_model((await read_body(request)).text("model_id")))
 
     async def get_info(self, request: Request) -> Response:
-        model_id = text(await read_body(request), "model_id")
+        model_id = (await read_body(request)).text("model_id")
         about = self._service.training(model_id).about
         name = about["base_model"]
         data = {"model_name": name, "tokenizer_id": self._service.tokenizer_name}
@@ -183,12 +175,12 @@ class _Api:
         return _later(self._service.load(await read_body(request)))
 
     async def weights_info(self, request: Request) -> Response:
-        return JSONResponse(self._service.weights_info(text(await read_body(request), "tinker_path")))
+        return JSONResponse(self._service.weights_info((await read_body(request)).text("tinker_path")))
 
     async def checkpoints(self, request: Request) -> Response:
         found = self._service.checkpoints(request.path_params["model_id"])
         cursor = {"offset": 0, "limit": len(found), "total_count": len(found)}
-        return JSONResponse({"checkpoints": [_shown(each) for each in found], "cursor": cursor})
+        return JSONResponse({"checkpoints": [_show(each) for each in found], "cursor": cursor})
 
     async def delete_checkpoint(self, request: Request) -> Response:
         self._service.delete_checkpoint(request.path_params["model_id"], request.path_params["reference"])
@@ -196,7 +188,7 @@ class _Api:
 
     async def retrieve_future(self, request: Request) -> Response:
         """408 is how the SDK hears, without a warning to its user, that it shall ask again."""
-        request_id = text(await read_body(request), "request_id")
+        request_id = (await read_body(request)).text("request_id")
         reply = await self._service.fetch(request_id, FETCH_SECONDS)
         if reply is None:
             waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
@@ -204,7 +196,7 @@ class _Api:
         return Response(reply, media_type=PROTOBUF) if isinstance(reply, bytes) else JSONResponse(reply)
 
 
-def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
+def _show(checkpoint: Checkpoint) -> dict[str, Any]:
     path = checkpoint.path
     return {
         "checkpoint_id": f"{path.kind}/{path.name}",

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from astune.errors import nearest
 from astune.support.paths import MOST_BYTES, inside, is_name
-from astune.tinker_server.errors import RequestError, not_found
+from astune.tinker_server.requests import RequestError, not_found
 
 CheckpointKind: TypeAlias = Literal["weights", "sampler_weights"]
 ABOUT_FILE = "tinker.json"
@@ -146,5 +146,5 @@ class CheckpointStore:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a folder may be called so, and none of the server's own, such as `SCRATCH`, is."""
+    """True if a folder may be called so; none of the server's own, such as `SCRATCH`, is."""
     return is_name(text) and _FIRST.match(text) is not None

@@ -1,16 +1,17 @@
-"""Answers that a client fetches later, and the order in which the requests of one model run."""
+"""Answers that a client fetches later, the order in which the requests of one model run, and a loop beside HTTP's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from astune.errors import ContextOverflow
-from astune.tinker_server.errors import RequestError, not_found
+from astune.tinker_server.requests import RequestError, not_found
 
 logger = logging.getLogger(__name__)
 
@@ -111,3 +112,21 @@ class RequestQueue:
         logger.warning("requests %s to %s never came; going on with %s", self._next, first - 1, first)
         self._next = first
         self._wake()
+
+
+class LoopThread:
+    """Runs coroutines beside the caller's loop, in a thread of its own: the steps of samplers keep their loop busy. A
+    coroutine whose caller is cancelled is cancelled too."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Stop after the step under way, or leave it behind if it takes longer than `seconds`."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(seconds)

@@ -16,8 +16,7 @@ from astune.backbone.local.model.model import read_weights
 from astune.backbone.lora.settings import import_peft, linear_layers
 from astune.config.schema import LoraConfig
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
-from astune.tinker_server.errors import RequestError
-from astune.tinker_server.fields import flag, given, whole
+from astune.tinker_server.requests import Body, RequestError
 
 Asked: TypeAlias = "dict[str, Any]"
 """A client's `lora_config`, with what it left out; `train_unembed` says what is done."""
@@ -26,12 +25,12 @@ MOST_RANK = 4096
 _MOST_SEED = 2**63 - 1
 
 
-def read_lora(body: Asked) -> Asked:
+def read_lora(body: Body) -> Asked:
     """Raises RequestError where a field is of the wrong kind, or nothing is left to train."""
-    parts = {name: flag(body, name) if given(body, name) else True for name in ("train_mlp", "train_attn")}
-    rank = whole(body, "rank", most=MOST_RANK)
-    seed = whole(body, "seed", most=_MOST_SEED) if given(body, "seed") else None
-    if flag(body, "train_unembed") and not any(parts.values()):
+    parts = {name: body.flag(name, True) for name in ("train_mlp", "train_attn")}
+    rank = body.whole("rank", most=MOST_RANK)
+    seed = body.whole("seed", most=_MOST_SEED) if body.pick("seed") else None
+    if body.flag("train_unembed") and not any(parts.values()):
         raise RequestError("train_unembed alone leaves nothing to train: this server gives the head no adapter")
     if not any(parts.values()):
         raise RequestError("neither train_mlp nor train_attn: there is nothing to train")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError
 from astune.sampling import LEAST_TEMPERATURE, MOST_TEMPERATURE, is_greedy
-from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.serving import claim_address, serve_until_signal, server_config, url_of
 from astune.tinker_server.app import tinker_app
 from astune.tinker_server.service import TinkerService
 
@@ -68,7 +67,7 @@ def serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callab
 
 async def _serve(config: TinkerServerConfig, ready: Callable[[str], None], stop: Callable[[], bool]) -> None:
     model = _model_config(config)
-    listener = _listen(config.host, config.port)
+    listener = claim_address(config.host, config.port, "--port 0 takes a free one")
     service = TinkerService(
         model,
         config.directory,
@@ -94,11 +93,3 @@ def _model_config(config: TinkerServerConfig) -> ModelConfig:
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise ConfigError(f"the model to serve: {told}") from error
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return bound_socket(host, port)
-    except OSError as error:
-        told = error.strerror or error
-        raise ConfigError(f"cannot serve at {host}:{port}: {told}; --port 0 takes a free one") from error

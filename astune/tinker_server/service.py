@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +23,9 @@ from astune.context_tracker.model_dir import load_chat_format, resolve_model_dir
 from astune.errors import nearest
 from astune.tinker_server import wire
 from astune.tinker_server.checkpoints import Checkpoint, CheckpointKind, CheckpointPath, CheckpointStore
-from astune.tinker_server.errors import RequestError, not_found
-from astune.tinker_server.fields import flag, given, section, text, whole
-from astune.tinker_server.jobs import JobResult, Jobs, RequestQueue
-from astune.tinker_server.loop_thread import LoopThread
+from astune.tinker_server.jobs import JobResult, Jobs, LoopThread, RequestQueue
 from astune.tinker_server.lora import new_adapters, read_lora
-from astune.tinker_server.sessions import ClientSession, Sampled, Training
+from astune.tinker_server.requests import Body, RequestError, not_found
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
 
@@ -38,6 +36,30 @@ LOST_SECONDS = 600.0
 MOST_SAMPLES = 4096
 """Answers to one request."""
 T = TypeVar("T")
+
+
+@dataclass
+class ClientSession:
+    heard: float
+    models: dict[str, Training] = field(default_factory=dict)
+    samplers: dict[str, Sampled] = field(default_factory=dict)
+
+
+@dataclass
+class Training:
+    """A model under training and the order of its requests. `about` is what the client said when it made it."""
+
+    model: TrainedModel
+    queue: RequestQueue
+    about: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The weights that a sampling session samples; `path` is None for the base model."""
+
+    version: Version
+    path: CheckpointPath | None
 
 
 class TinkerService:
@@ -81,9 +103,6 @@ class TinkerService:
         self._sessions: dict[str, ClientSession] = {}
         self._jobs = Jobs()
         self._limits = wire.Limits(vocabulary=1, context_length=1)
-
-    def _trained(self, loaded: LoadedModel) -> TrainedModel:
-        return TrainedModel(loaded, self._temperature, self._micro_batch_tokens)
 
     async def open(self) -> None:
         """Read the base model, so that a bad one is told at once."""
@@ -143,27 +162,28 @@ class TinkerService:
         self._session(session_id)
         self._close(session_id)
 
-    def create_model(self, body: Mapping[str, Any]) -> str:
+    def create_model(self, body: Body) -> str:
         """The request id under which the model's id is fetched."""
-        self._check_base(text(body, "base_model"))
-        about = {"base_model": body["base_model"], "lora": read_lora(section(body, "lora_config"))}
+        self._check_base(body.text("base_model"))
+        about = {"base_model": body["base_model"], "lora": read_lora(body.section("lora_config"))}
         wire.check_optimizer(body)
-        return self._created(body, about)
+        return self._create(body, about)
 
-    def _created(self, body: Mapping[str, Any], about: dict[str, Any], begin: Checkpoint | None = None) -> str:
+    def _create(self, body: Body, about: dict[str, Any], begin: Checkpoint | None = None) -> str:
         """A new model under training, as `about` says; with the weights of `begin`, and the optimizer's state if the
         request asks for it. The SDK makes up the same id."""
-        session_id = text(body, "session_id")
+        session_id = body.text("session_id")
         session = self._session(session_id)
-        model_id = f"{session_id}:train:{whole(body, 'model_seq_id')}"
+        model_id = f"{session_id}:train:{body.whole('model_seq_id')}"
         with_optimizer = begin is not None and self._has_optimizer(begin, body)
 
         async def work() -> JobResult:
-            made = self._trained(await self._in(self._reader, lambda: self._load_for_training(about["lora"])))
+            loaded = await self._in(self._reader, lambda: self._load_for_training(about["lora"]))
+            made = TrainedModel(loaded, self._temperature, self._micro_batch_tokens)
             if begin is not None:
                 await self._in(self._reader, lambda: made.load(begin.folder, optimizer=with_optimizer))
             session.models[model_id] = Training(made, RequestQueue(), about)
-            return {"model_id": model_id, "type": "create_model"} if begin is None else _loaded_from(begin)
+            return {"model_id": model_id, "type": "create_model"} if begin is None else _describe_load(begin)
 
         return self._jobs.start(f"{model_id}-0", work)
 
@@ -205,21 +225,21 @@ class TinkerService:
 
         return self._in_turn(message.model_id, message.seq_id, work)
 
-    def optim_step(self, body: Mapping[str, Any]) -> str:
+    def optim_step(self, body: Body) -> str:
         wire.check_optimizer(body)
-        adam = AdamStep(**section(body, "adam_params"))
+        adam = AdamStep(**body.section("adam_params"))
 
         async def work(model: TrainedModel) -> JobResult:
             return {"metrics": await self._in(self._trainer, lambda: model.step(adam)), "type": "optim_step"}
 
-        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
+        return self._in_turn(body.text("model_id"), body.whole("seq_id"), work)
 
-    def save(self, body: Mapping[str, Any], kind: CheckpointKind) -> str:
+    def save(self, body: Body, kind: CheckpointKind) -> str:
         """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
-        model_id, number, overwrite = text(body, "model_id"), whole(body, "seq_id"), flag(body, "overwrite")
-        name = text(body, "path") if given(body, "path") else ""
+        model_id, number, overwrite = body.text("model_id"), body.whole("seq_id"), body.flag("overwrite")
+        name = body.text("path") if body.pick("path") else ""
         path = CheckpointPath(model_id, kind, name or f"unnamed-{number}")
-        session_seq = whole(body, "sampling_session_seq_id") if given(body, "sampling_session_seq_id") else None
+        session_seq = body.whole("sampling_session_seq_id") if body.pick("sampling_session_seq_id") else None
         about = self.training(model_id).about
 
         def write(model: TrainedModel) -> None:
@@ -237,31 +257,31 @@ class TinkerService:
 
         return self._in_turn(model_id, number, work)
 
-    def load(self, body: Mapping[str, Any]) -> str:
+    def load(self, body: Body) -> str:
         """Into a model there is or, with a session's id instead of the model's, as the first request of a new one."""
         wire.check_optimizer(body)
-        path = CheckpointPath.parse(text(body, "path"))
-        if given(body, "session_id"):
-            if given(body, "base_model"):
-                self._check_base(text(body, "base_model"))
+        path = CheckpointPath.parse(body.text("path"))
+        if body.pick("session_id"):
+            if body.pick("base_model"):
+                self._check_base(body.text("base_model"))
             begin = self._store.find(path)
-            return self._created(body, begin.about | {"base_model": self.base_models[0]}, begin)
-        if not given(body, "model_id"):
+            return self._create(body, begin.about | {"base_model": self.base_models[0]}, begin)
+        if not body.pick("model_id"):
             raise RequestError("load_weights needs the model_id of a model, or a session_id to create one")
-        flag(body, "optimizer")
+        body.flag("optimizer")
 
         async def work(model: TrainedModel) -> JobResult:
             checkpoint = self._store.find(path)
             with_optimizer = self._has_optimizer(checkpoint, body)
             await self._in(self._reader, lambda: model.load(checkpoint.folder, optimizer=with_optimizer))
-            return _loaded_from(checkpoint)
+            return _describe_load(checkpoint)
 
-        return self._in_turn(text(body, "model_id"), whole(body, "seq_id"), work)
+        return self._in_turn(body.text("model_id"), body.whole("seq_id"), work)
 
     @staticmethod
-    def _has_optimizer(checkpoint: Checkpoint, body: Mapping[str, Any]) -> bool:
+    def _has_optimizer(checkpoint: Checkpoint, body: Body) -> bool:
         """True if the state of the optimizer is asked for. Raises `RequestError` where there is none."""
-        asked = flag(body, "optimizer")
+        asked = body.flag("optimizer")
         if asked and not (checkpoint.folder / OPTIMIZER_FILE).exists():
             raise RequestError(f"{checkpoint.path} has no optimizer state: it was saved for sampling")
         return asked
@@ -272,22 +292,22 @@ class TinkerService:
             f"{model_id}-{number}", lambda: training.queue.run(number, lambda: work(training.model))
         )
 
-    async def create_sampling_session(self, body: Mapping[str, Any]) -> str:
+    async def create_sampling_session(self, body: Body) -> str:
         """Reads the weights, so that a client hears of bad ones now."""
-        path = CheckpointPath.parse(text(body, "model_path")) if given(body, "model_path") else None
+        path = CheckpointPath.parse(body.text("model_path")) if body.pick("model_path") else None
         if path is None:
-            self._check_base(text(body, "base_model"))
-        return await self._sampling_session(text(body, "session_id"), whole(body, "sampling_session_seq_id"), path)
+            self._check_base(body.text("base_model"))
+        return await self._sampling_session(body.text("session_id"), body.whole("sampling_session_seq_id"), path)
 
     async def _sampling_session(self, session_id: str, number: int, path: CheckpointPath | None) -> str:
         session = self._session(session_id)
-        version = self._base if path is None else self._sampled_already(path) or self._version(self._store.find(path))
+        version = self._base if path is None else self._find_sampled(path) or self._version(self._store.find(path))
         sampler_id = f"{session_id}:sample:{number}"
         session.samplers[sampler_id] = Sampled(version, path)
         await self._versions.sampler(version)
         return sampler_id
 
-    def _sampled_already(self, path: CheckpointPath) -> Version | None:
+    def _find_sampled(self, path: CheckpointPath) -> Version | None:
         """The version that others sample under this path, if its checkpoint is deleted: a trainer that runs ahead
         deletes weights that rollouts are not done with."""
         if self._store.exists(path):
@@ -299,27 +319,28 @@ class TinkerService:
     def _version(checkpoint: Checkpoint) -> Version:
         return Version(checkpoint.folder, checkpoint.version)
 
-    def sampled(self, sampler_id: str) -> Sampled:
+    def find_sampler(self, sampler_id: str) -> Sampled:
         session = self._sessions.get(_session_of(sampler_id))
         if session is None or sampler_id not in session.samplers:
             raise not_found(f"there is no sampling session {sampler_id!r}; was the server started anew?")
         return session.samplers[sampler_id]
 
-    def sample(self, body: Mapping[str, Any]) -> tuple[str, list[str]]:
+    def sample(self, body: Body) -> tuple[str, list[str]]:
         """The request id, and an id for each answer, which newer SDKs ask for."""
-        if len(given(body, "sampling_session_id", "seq_id")) < 2:
+        if len(body.pick("sampling_session_id", "seq_id")) < 2:
             raise RequestError("asample needs a sampling_session_id and a seq_id")
-        sampler_id, number = text(body, "sampling_session_id"), whole(body, "seq_id")
+        sampler_id, number = body.text("sampling_session_id"), body.whole("seq_id")
         wire.check_sample(body)
-        sampled = self.sampled(sampler_id)
-        samples = whole(body, "num_samples", 1, MOST_SAMPLES) if given(body, "num_samples") else 1
+        sampled = self.find_sampler(sampler_id)
+        samples = body.whole("num_samples", 1, MOST_SAMPLES) if body.pick("num_samples") else 1
         request_id = self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body, samples))
         return request_id, [f"{request_id}-{each}" for each in range(samples)]
 
-    async def _sample(self, sampled: Sampled, body: Mapping[str, Any], samples: int) -> JobResult:
+    async def _sample(self, sampled: Sampled, body: Body, samples: int) -> JobResult:
         prompt = wire.read_prompt(body["prompt"], self._limits)
         room = self._limits.context_length - len(prompt)
-        sampling = wire.read_sampling(body["sampling_params"], room, self._chat_format.stop_token_ids, self._limits)
+        params, end_ids = body.section("sampling_params"), self._chat_format.stop_token_ids
+        sampling = wire.read_sampling(params, room, end_ids, self._limits)
         top = body.get("topk_prompt_logprobs") or 0
         if top > self._limits.vocabulary:
             raise RequestError(f"topk_prompt_logprobs {top}: the model knows {self._limits.vocabulary} tokens")
@@ -360,5 +381,5 @@ def _session_of(owned_id: str) -> str:
     return owned_id.partition(":")[0]
 
 
-def _loaded_from(checkpoint: Checkpoint) -> JobResult:
+def _describe_load(checkpoint: Checkpoint) -> JobResult:
     return {"path": str(checkpoint.path), "type": "load_weights"}

@@ -18,9 +18,8 @@ import torch
 
 from astune.backbone.local.model.model import LoadedModel, save_model
 from astune.errors import ModelError
-from astune.tinker_server.errors import RequestError
-from astune.tinker_server.fields import number
 from astune.tinker_server.lora import is_adapter
+from astune.tinker_server.requests import Body, RequestError
 from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs
 
 logger = logging.getLogger(__name__)
@@ -44,9 +43,9 @@ class AdamStep:
     grad_clip_norm: float
 
     def __post_init__(self) -> None:
-        values = asdict(self)
+        values = Body(asdict(self))
         for name in values:
-            value = number(values, name)
+            value = values.number(name)
             below_1 = name.startswith("beta")
             if value < 0 or (below_1 and value >= 1) or (name == "eps" and value == 0) or value > MOST_ADAM:
                 expected = "from 0 to below 1" if below_1 else f"from 0 to {MOST_ADAM:g}"

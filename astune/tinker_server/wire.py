@@ -11,8 +11,7 @@ from google.protobuf.message import DecodeError
 from tinker.proto import tinker_public_pb2 as pb
 
 from astune.sampling import MOST_INTEGER, shorten
-from astune.tinker_server.errors import RequestError
-from astune.tinker_server.fields import flag, given, number, section, whole
+from astune.tinker_server.requests import Body, RequestError
 from astune.tinker_server.rows import TargetRow
 from astune.tinker_server.versions import PromptScores
 from astune.types import Generation, Sampling
@@ -137,44 +136,44 @@ def read_prompt(body: Mapping[str, Any], limits: Limits) -> list[int]:
     return tokens
 
 
-def check_sample(body: Mapping[str, Any]) -> None:
+def check_sample(body: Body) -> None:
     """Check that a request to sample has values of the right kinds; that they can be served is seen when it runs."""
-    for chunk in section(body, "prompt").get("chunks") or ():
+    for chunk in body.section("prompt").get("chunks") or ():
         if chunk["type"] == "encoded_text" and not all(type(token) is int for token in chunk["tokens"]):
             raise RequestError("the prompt holds token ids that are no integers")
-    params = section(body, "sampling_params")
-    for name in given(params, "max_tokens", "top_k", "seed"):
-        whole(params, name, -_MOST_WHOLE, _MOST_WHOLE)
-    for name in given(params, "temperature", "top_p"):
-        number(params, name)
-    for name in given(body, "num_samples", "topk_prompt_logprobs"):
-        whole(body, name)
-    for name in given(body, "prompt_logprobs"):
-        flag(body, name)
+    params = body.section("sampling_params")
+    for name in params.pick("max_tokens", "top_k", "seed"):
+        params.whole(name, -_MOST_WHOLE, _MOST_WHOLE)
+    for name in params.pick("temperature", "top_p"):
+        params.number(name)
+    for name in body.pick("num_samples", "topk_prompt_logprobs"):
+        body.whole(name)
+    for name in body.pick("prompt_logprobs"):
+        body.flag(name)
     for name in _NOT_SERVED:
         if body.get(name):
             raise RequestError(f"{name} is {shorten(body[name])}, which this server does not serve; leave it out")
 
 
-def read_last(body: Mapping[str, Any], length: int) -> int | None:
+def read_last(body: Body, length: int) -> int | None:
     """The tokens at the end of the prompt that are to be scored; None: all."""
-    return whole(body, "prompt_logprobs_last_n", 1, length - 1) if given(body, "prompt_logprobs_last_n") else None
+    return body.whole("prompt_logprobs_last_n", 1, length - 1) if body.pick("prompt_logprobs_last_n") else None
 
 
-def check_optimizer(body: Mapping[str, Any]) -> None:
+def check_optimizer(body: Body) -> None:
     """Raises RequestError for an optimizer other than AdamW."""
-    for name in given(body, "optimizer_config", "optimizer_params"):
-        kind = section(body, name).get("type")
+    for name in body.pick("optimizer_config", "optimizer_params"):
+        kind = body.section(name).get("type")
         if kind != "adamw":
             raise RequestError(f"{name}.type is {shorten(kind)}: this server trains with adamw alone")
 
 
-def read_sampling(body: Mapping[str, Any], room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
+def read_sampling(body: Body, room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
     """`body` is a `SamplingParams`. Without `max_tokens` an answer may fill the `room` left in the context. It ends
     at `end_ids` and at what `stop` says; an empty list says that nothing ends it."""
     if room < 1:
         raise RequestError("the prompt fills the whole context")
-    params = {name: body[name] for name in given(body, "max_tokens", "temperature", "top_p", "top_k", "seed")}
+    params = {name: body[name] for name in body.pick("max_tokens", "temperature", "top_p", "top_k", "seed")}
     if params.get("top_k", -1) == -1:
         params["top_k"] = 0
     ids, texts = _stops(body.get("stop"))

@@ -178,17 +178,21 @@ GATEWAY = [
         ("a log-probability that is no number is written", "each if math.isfinite(each) else None for", "each for"),
     ),
     *faults_in(
-        "gateway/chat_completions.py",
-        "gateway/test_chat_completions.py gateway/test_server.py",
-        ("the larger of two limits holds", "min((limit for limit", "max((limit for limit"),
+        "gateway/api_request.py",
+        "gateway/test_requests.py gateway/test_server.py",
+        ("the larger of two limits holds", "min(most)", "max(most)"),
+    ),
+    *faults_in(
+        "gateway/messages.py",
+        "gateway/test_requests.py",
         (
             "JSON is forced where a call may come",
-            'and not (arguments["tools"] and arguments.get("may_call", True))',
-            "",
+            'if not (arguments["tools"] and arguments.get("may_call", True)):',
+            "if True:",
         ),
     ),
     *faults_in(
-        "gateway/errors.py",
+        "gateway/http.py",
         "gateway",
         ("a message does not say the code that frameworks look for", 'f"{error} ({_CONTEXT_EXCEEDED})"', "str(error)"),
     ),
@@ -198,8 +202,8 @@ GATEWAY = [
         ("clients are told to ask again", '"x-should-retry": "false"', '"x-should-retry": "true"'),
     ),
     *faults_in(
-        "gateway/http.py",
-        "gateway/test_odd_requests.py gateway/test_large_requests.py",
+        "support/http/service.py",
+        "gateway/test_doors.py gateway/test_large_requests.py",
         (
             "half of a pair of characters gets in",
             "json.dumps(value, ensure_ascii=False).encode()",
@@ -208,8 +212,8 @@ GATEWAY = [
     ),
     *faults_in(
         "gateway/completions.py",
-        "gateway/test_completions.py gateway/test_odd_requests.py",
-        ("a negative number is a token", "0 <= value <= _MOST_TOKEN_ID", "value <= _MOST_TOKEN_ID"),
+        "gateway/test_requests.py gateway/test_odd_requests.py",
+        ("a negative number is a token", "0 <= each <= _MOST_TOKEN_ID", "each <= _MOST_TOKEN_ID"),
     ),
     *faults_in(
         "gateway/responses_request.py",

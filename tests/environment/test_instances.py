@@ -33,7 +33,7 @@ Call = tuple[str, str, str]
 @contextmanager
 def service(ttl: float = 0.0) -> Iterator[tuple[Instances, Metrics, Rooms]]:
     """With a time to live of 0 `expire` closes whatever is not in use."""
-    rooms, metrics = Rooms(), Metrics()
+    rooms, metrics = Rooms(), Metrics(LIMIT)
     yield Instances([rooms], metrics, max_instances=LIMIT, ttl=ttl, workers=4), metrics, rooms
     assert [room.closes for room in rooms.made if room.task_id != "mute"] == [1] * metrics.created
     assert all(room.closes == 1 and not room.collided for room in rooms.made)

@@ -334,9 +334,9 @@ def test_health_and_metrics_count(serve: Serve) -> None:
     metrics = caller.http.get("/metrics")
     assert metrics.headers["content-type"] == "text/plain; version=0.0.4"
     samples = dict(line.rsplit(" ", 1) for line in metrics.text.splitlines() if not line.startswith("#"))
-    assert samples["astune_env_instances"] == "1" and samples["astune_env_instances_limit"] == "7"
-    assert samples['astune_env_calls_total{call="step"}'] == "2"
-    assert samples['astune_env_errors_total{code="unknown_instance"}'] == "1"
+    assert samples["astune_env_instances"] == "1.0" and samples["astune_env_instances_limit"] == "7.0"
+    assert samples['astune_env_calls_total{call="step"}'] == "2.0"
+    assert samples['astune_env_errors_total{code="unknown_instance"}'] == "1.0"
     assert float(samples['astune_env_call_seconds_total{call="step"}']) > 0
 
 
@@ -377,7 +377,7 @@ def test_a_service_that_ends_waits_for_a_step_and_closes_after_it(rooms: Rooms) 
             caller.create("one")
             waiting = pool.submit(caller.say, "one", "wait")
             assert rooms.entered.wait(20)
-            service._server.should_exit = True
+            service._thread.server.should_exit = True
             rooms.gate.set()
         assert waiting.result()["state"][0]["content"] == "wait 1"
         caller.http.close()

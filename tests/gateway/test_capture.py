@@ -330,7 +330,7 @@ async def test_there_is_one_server_for_all_episodes(make_tuner):
 
 def test_small_answers_are_not_held_back_for_more():
     """asyncio turns Nagle's algorithm off only where the listening socket names its protocol."""
-    assert http_server()._socket.proto == socket.IPPROTO_TCP
+    assert http_server()._thread.listener.proto == socket.IPPROTO_TCP
 
 
 async def test_raw_responses_work(make_tuner):
@@ -483,31 +483,3 @@ async def test_a_streamed_text_adds_up(make_tuner):
     chunks = [chunk async for chunk in stream]
     assert [(choice.index, choice.text) for chunk in chunks for choice in chunk.choices] == [(0, " there"), (1, " you")]
     assert chunks[-1].usage.prompt_tokens == len(tracker.turns[0].prompt_ids)
-
-
-async def test_what_is_not_served_is_an_error_in_openais_shape(make_tuner):
-    tuner, _, _ = make_tuner([])
-    async with client_of(tuner, "over HTTP") as client:
-        with pytest.raises(openai.NotFoundError) as missing:
-            await client.embeddings.create(model="m", input="Hi")
-    assert missing.value.code == "unknown_url"
-    assert "POST v1/embeddings: Not Found" in missing.value.message
-    async with httpx.AsyncClient() as client:
-        wrong = await client.get(f"{tuner.base_url()}/chat/completions")
-    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "unknown_url")
-
-
-@pytest.mark.fault(
-    "The OpenAI-compatible endpoint", "a request holds half of a surrogate pair", "a bad request in OpenAI's shape"
-)
-async def test_half_a_surrogate_pair_is_a_bad_request(make_tuner):
-    """It cannot be tokenized; a cut emoji in a tool's output is where it comes from."""
-    tuner, _, policy = make_tuner(["Hello"] * 2)
-    async with httpx.AsyncClient() as client:
-        url = f"{tuner.base_url()}/chat/completions"
-        body = r'{"model": "m", "messages": [{"role": "user", "content": "%s"}]}'
-        half = await client.post(url, content=body % r"\ud83d")
-        whole = await client.post(url, content=body % r"\ud83d\ude00")
-    assert (half.status_code, half.json()["error"]["code"]) == (400, "invalid_json")
-    assert whole.status_code == 200
-    assert len(policy.calls) == 1

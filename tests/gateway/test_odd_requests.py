@@ -6,7 +6,6 @@ import json
 import logging
 
 import httpx
-import openai
 import pytest
 
 from astune.context_tracker.tracker import ChatRequest
@@ -16,7 +15,6 @@ AREA = "The OpenAI-compatible endpoint"
 HI = [{"role": "user", "content": "Hi"}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 FLAT = {"type": "function", "name": "add", "parameters": {"type": "object"}}
-PATHS = {"chat/completions": {"messages": HI}, "responses": {"input": HI}, "completions": {"prompt": "Hi"}}
 
 
 def user(text):
@@ -34,82 +32,6 @@ def result(call_id):
 
 def nested(depth, opening="[", closing="]", inside=""):
     return opening * depth + inside + closing * depth
-
-
-def schema(depth):
-    return {"type": "object", "properties": {"a": schema(depth - 1)}} if depth else {}
-
-
-BODIES = {
-    "not JSON": b"{",
-    "no object": b"[]",
-    "NaN": b'{%s, "temperature": NaN}',
-    "Infinity": b'{%s, "metadata": {"a": -Infinity}}',
-    "a number too large for a float": b'{%s, "temperature": 1e999}',
-    "a number of 5000 digits": b'{%%s, "max_tokens": %s}' % (b"9" * 5000),
-    "an integer of 400 digits": b'{%%s, "top_p": %s}' % (b"9" * 400),
-    "a temperature of 400 digits": b'{%%s, "temperature": %s}' % (b"9" * 400),
-    "a name twice": b'{%s, "user": "a", "user": "b"}',
-    "a name twice deep inside": b'{%s, "metadata": {"a": [{"b": 1, "b": 2}]}}',
-    "half of a character": b'{%s, "user": "\\ud83d"}',
-    "half of a character as bytes": b'{%s, "user": "\xed\xa0\xbd"}',
-    "no UTF-8": b'{%s, "user": "\xff\xfe"}',
-    "nested 400 deep": b'{%%s, "metadata": %s}' % nested(400).encode(),
-    "nested 400 deep, objects": b'{%%s, "metadata": %s}' % nested(400, '{"a":', "}", "1").encode(),
-    "nested 100,000 deep": b'{%%s, "metadata": %s}' % nested(100_000).encode(),
-}
-
-
-@pytest.mark.fault(AREA, "a body is no JSON, or JSON that no client means", "a bad request in OpenAI's shape")
-@each_row("name", BODIES)
-@each_row("path", PATHS)
-async def test_a_body_that_cannot_be_meant_is_a_bad_request(make_tuner, path, name):
-    tuner, tracker, _ = make_tuner(["Hello"])
-    rest = json.dumps(PATHS[path])[1:-1].encode()
-    body = BODIES[name].replace(b"%s", rest)
-    async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{tuner.base_url()}/{path}", content=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
-    assert error["code"] in ("invalid_json", "invalid_value") and error["message"]
-    assert tracker.turns == () and tuner.failures == []
-
-
-@each_row(
-    ("path", "field", "value"),
-    [
-        ("chat/completions", "max_tokens", 10**400),
-        ("chat/completions", "n", 10**400),
-        ("chat/completions", "seed", -(10**400)),
-        ("completions", "logprobs", 10**400),
-        ("responses", "max_output_tokens", 10**400),
-        ("chat/completions", "tools", [{**TOOL, "function": {"name": "f", "parameters": schema(200)}}]),
-        ("responses", "tools", [{**FLAT, "parameters": schema(200)}]),
-        ("chat/completions", "messages", [{**user("Hi"), "tool_call_id": {}}]),
-        ("chat/completions", "messages", [*HI, {**call("a"), "tool_calls": [{**call({})["tool_calls"][0]}]}]),
-        ("chat/completions", "response_format", {"type": "json_schema", "json_schema": {"name": 1, "schema": {}}}),
-        ("chat/completions", "response_format", {"type": "json_schema", "json_schema": {"name": "a", "strict": 1}}),
-        ("responses", "text", {"format": {"type": "json_schema", "name": "a", "schema": {}, "strict": "yes"}}),
-        ("chat/completions", "tools", [{**TOOL, "function": {"name": "f", "strict": "yes"}}]),
-        ("responses", "tools", [{**FLAT, "strict": "yes"}]),
-    ],
-)
-async def test_a_field_that_cannot_be_meant_is_a_bad_request(make_tuner, path, field, value):
-    tuner, tracker, _ = make_tuner(["Hello"])
-    async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{tuner.base_url()}/{path}", json={**PATHS[path], field: value})
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert tracker.turns == ()
-
-
-async def test_what_is_nested_as_deep_as_people_do_is_answered(make_tuner):
-    tuner, tracker, _ = make_tuner(["Hello"] * 2, context_length=100_000)
-    async with httpx.AsyncClient() as client:
-        tools = [{**TOOL, "function": {"name": "f", "parameters": schema(40)}}]
-        for body in ({"tools": tools}, {"messages": [*HI, call("a") | {"content": nested(3000)}, result("a")]}):
-            answer = await client.post(f"{tuner.base_url()}/chat/completions", json={"messages": HI} | body)
-            assert answer.status_code == 200, answer.text
-    assert len(tracker.turns) == 2
 
 
 @pytest.mark.parametrize("depth", [400, 100_000])
@@ -156,19 +78,6 @@ async def test_a_client_that_hangs_up_leaves_no_traceback(endless, caplog):
     assert (tracker.turns, tracker.lost_calls) == ((), 1)
 
 
-@pytest.mark.fault(AREA, "a prompt is too long", "an error in the words that frameworks look for")
-@pytest.mark.parametrize("path", PATHS)
-async def test_an_overflow_has_openais_words(make_tuner, path):
-    tuner, _, _ = make_tuner([], context_length=20)
-    body = {next(iter(PATHS[path])): [user("too long " * 50)] if path != "completions" else "too long " * 50}
-    async with httpx.AsyncClient() as client:
-        answer = await client.post(f"{tuner.base_url()}/{path}", json=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
-    assert "This model's maximum context length is 20 tokens" in error["message"]
-    assert error["param"] == next(iter(PATHS[path]))
-
-
 async def test_the_bytes_of_a_token_are_its_own(make_tuner):
     """A character of several tokens: each has its part of it."""
     tuner, _, _ = make_tuner(["🌍 Grüße"] * 2)
@@ -179,16 +88,6 @@ async def test_the_bytes_of_a_token_are_its_own(make_tuner):
         parts = [bytes(token.bytes) for token in tokens]
         assert b"".join(parts) == "🌍 Grüße<|im_end|>".encode()
         assert parts[:4] == [bytes([byte]) for byte in "🌍".encode()]
-
-
-async def test_a_model_is_found_by_its_name(make_tuner):
-    tuner, _, _ = make_tuner([])
-    client = tuner.openai_client("team/solver")
-    listed = [model async for model in client.models.list()]
-    assert await client.models.retrieve("team/solver") == listed[0]
-    with pytest.raises(openai.NotFoundError, match="'gpt-4o' does not exist: there is 'team/solver'") as missing:
-        await client.models.retrieve("gpt-4o")
-    assert missing.value.code == "model_not_found"
 
 
 async def test_ids_of_answers_are_of_one_answer_of_one_episode(make_tuner):

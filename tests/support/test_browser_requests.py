@@ -9,13 +9,14 @@ import httpx
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from astune.support.http.browser_requests import Guarded, Refusal
+from astune.support.http.browser_requests import Guarded
+from astune.support.http.service import HttpError
 from tests.rows import each_row
 
 BY_ADDRESS = {"Host": "127.0.0.1:8010", "Content-Type": "application/json"}
 
 
-def refuse(refusal: Refusal) -> ASGIApp:
+def refuse(refusal: HttpError) -> ASGIApp:
     return PlainTextResponse(refusal.message, refusal.status)
 
 

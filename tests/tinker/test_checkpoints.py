@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from astune.tinker_server.checkpoints import CheckpointPath, CheckpointStore
-from astune.tinker_server.errors import RequestError
+from astune.tinker_server.requests import RequestError
 from tests.rows import each_row
 
 PATH = CheckpointPath("m", "weights", "step 1")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.tinker_server import jobs
-from astune.tinker_server.errors import RequestError
 from astune.tinker_server.jobs import JobResult, Jobs, RequestQueue
+from astune.tinker_server.requests import RequestError
 
 
 def recorder(log: list[str], name: int) -> Callable[[], Awaitable[int]]:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from astune.backbone.local.model.model import LoadedModel, read_weights  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
-from astune.tinker_server.errors import RequestError  # noqa: E402
+from astune.tinker_server.requests import RequestError  # noqa: E402
 from astune.tinker_server.rows import TargetRow  # noqa: E402
 from astune.tinker_server.training import AdamStep, TrainedModel  # noqa: E402
 from astune.tinker_server.versions import EMPTY_LOGPROB, score_prompt  # noqa: E402

@@ -50,7 +50,7 @@ def test_every_attempt_has_an_instance_of_its_own_and_gives_it_back(tmp_path: Pa
         metrics = httpx.get(f"{server.url}/metrics").text.splitlines()
     # four tokens solve no task, so nothing is learned
     assert done.returncode == 3 and "episodes         4, none failed" in done.stdout, done.stdout + done.stderr
-    assert {"astune_env_instances_created_total 4", "astune_env_instances 0"} <= set(metrics)
+    assert {"astune_env_instances_created_total 4.0", "astune_env_instances 0.0"} <= set(metrics)
     episodes = [record.episode for record in read_episodes(tmp_path / "runs/astune/job/episodes/train.jsonl")]
     assert len(episodes) == 4
     for episode in episodes:

@@ -22,7 +22,7 @@ LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": 
 """Least versions of what `--backbone=local` needs; tests compare them with pyproject.toml."""
 LORA = "0.21"
 """The least version of peft, likewise."""
-ONLINE = {"alembic": "1.14", "prometheus-client": "0.21", "sqlalchemy": "2.0.36"}
+ONLINE = {"alembic": "1.14", "sqlalchemy": "2.0.36"}
 """Those of what `astune online` needs besides, likewise."""
 FLASH_ATTN = show_version(NEEDED_BY[FLASH].at_least)
 POSTGRESQL = {"psycopg": "3.2"}

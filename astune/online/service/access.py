@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from astune.config.online import ServeConfig
 from astune.errors import ConfigError
-from astune.gateway.errors import ApiError
+from astune.support.http.service import HttpError, find_owner
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LEAST_TOKEN = 16
 """Characters of a token, so that nobody guesses one."""
 
 
-class TooManyRequests(ApiError):
+class TooManyRequests(HttpError):
     """429. `seconds` until it is worth asking again."""
 
     def __init__(self, message: str, seconds: float) -> None:
@@ -65,15 +64,15 @@ class AccessControl:
         return bool(self._tokens)
 
     def client(self, authorization: str | None) -> str:
-        """The name of the client whose token it is; empty where none is asked for. Raises ApiError (401)."""
+        """The name of the client whose token it is; empty where none is asked for. Raises HttpError (401)."""
         if not self._tokens:
             return ""
         given = (authorization or "").encode("latin-1", "replace")
-        names = [name for name, token in self._tokens.items() if hmac.compare_digest(given, token)]
-        if not names:
+        owner = find_owner(given, self._tokens)
+        if owner is None:
             said = "a token is missing" if authorization is None else "this token is not known"
-            raise ApiError(401, "invalid_api_key", f"{said}: the service asks for Authorization: Bearer TOKEN")
-        return names[0]
+            raise HttpError(401, "invalid_api_key", f"{said}: the service asks for Authorization: Bearer TOKEN")
+        return owner
 
     @contextmanager
     def enter(self, client: str) -> Iterator[None]:

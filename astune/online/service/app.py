@@ -18,16 +18,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ContextOverflow, RolloutError
+from astune.gateway.api_request import write_answers
 from astune.gateway.chat_completions import parse_chat_completion
-from astune.gateway.errors import ApiError, api_error
 from astune.gateway.http import (
-    api_route,
-    error_response,
-    from_json,
-    json_response,
-    model_object,
-    read_body,
-    unless_disconnected,
+    answer_error,
+    call_error,
+    error_body,
+    is_repeated,
+    list_models,
+    read_request,
+    show_model,
+    to_http_error,
 )
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
@@ -42,7 +43,7 @@ from astune.online.service.submissions import REFUSED_REWARDS, Submissions
 from astune.online.service.versions import ServedVersions
 from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH, READY_PATH, RECORDS_PATH, Status
 from astune.store.database import Database
-from astune.support.http.browser_requests import Refusal
+from astune.support.http.service import HttpError, answer_route, json_response, parse_json, unless_disconnected
 
 logger = logging.getLogger(__name__)
 
@@ -121,12 +122,13 @@ class OnlineApp:
                 with access.enter(client or _peer(request)):
                     return await answer(request, client)
 
-        return api_route(path, check_and_answer, (method,), partial(self._answer_error, path))
+        return answer_route(path, check_and_answer, partial(self._answer_error, path), (method,))
 
-    def _answer_error(self, path: str, error: ApiError) -> Response:
-        """An error as the clients of `path` read it; it is counted."""
+    def _answer_error(self, path: str, raised: Exception) -> Response:
+        """Answer an error as the clients of `path` read it, and count it."""
+        error = to_http_error(raised)
         self._parts.metrics.errors.labels(error.code).inc()
-        body = error.body()
+        body = error_body(error)
         if path in STATUS_PATHS:
             body = Status(status="error", message=error.message).to_json() | body
         if error.code in REFUSED_REWARDS.values():
@@ -138,21 +140,21 @@ class OnlineApp:
             headers = {"retry-after": str(error.seconds)}
         return json_response(body, error.status, headers)
 
-    def refuse(self, refusal: Refusal) -> ASGIApp:
+    def refuse(self, refusal: HttpError) -> ASGIApp:
         """Answer a request that is not for programs."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._answer_error(scope["path"], ApiError(*refusal))(scope, receive, send)
+            await self._answer_error(scope["path"], refusal)(scope, receive, send)
 
         return answer
 
     async def _body(self, request: Request) -> object:
         """The body as JSON, None where it is empty."""
         try:
-            body = await read_body(request, self._parts.versions.context_length)
+            body = await read_request(request, self._parts.versions.context_length)
         except ContextOverflow as error:
-            raise api_error(error, None) from None
-        return from_json(body) if body.strip() else None
+            raise call_error(error, None) from None
+        return parse_json(body) if body.strip() else None
 
     async def _chat(self, request: Request, client: str | None) -> Response:
         body = await self._body(request)
@@ -180,24 +182,20 @@ class OnlineApp:
         parsed: Recordable = asked.parsed
         for note in parsed.notes:
             self._note(note)
-        # OpenAI's clients count here how often they have sent this request before.
-        if request.headers.get("x-stainless-retry-count", "0") != "0":
+        if is_repeated(request):
             asked = replace(asked, retry=True)
         work = asyncio.ensure_future(self._parts.chat.answer(asked))
-        over = ApiError(503, "stopping", "the service is ending")
+        over = HttpError(503, "stopping", "the service is ending")
         try:
             answers, live = await unless_disconnected(request, work, over)
         except RolloutError as error:
-            raise api_error(error, parsed.prompt_field) from error
+            raise call_error(error, parsed.prompt_field) from error
         headers = {
             CONVERSATION_ID_HEADER: live.conversation_id,
             VERSION_HEADER: str(answers[0].turn.policy_version),
         }
         self._parts.metrics.count_answers(answers)
-        if parsed.stream:
-            events = "".join(parsed.events(answers, self._parts.chat_format))
-            return Response(events, headers=headers, media_type="text/event-stream")
-        return json_response(parsed.body(answers, self._parts.chat_format), headers=headers)
+        return write_answers(parsed, answers, self._parts.chat_format, headers)
 
     def _note(self, text: str, kind: str | None = None) -> None:
         """Say once what a request asked for and did not get: this text, or the first of its kind."""
@@ -219,14 +217,10 @@ class OnlineApp:
         return json_response(status.to_json())
 
     async def _models(self, request: Request, client: str | None) -> Response:
-        return json_response({"object": "list", "data": [model_object(self._parts.model)]})
+        return list_models(self._parts.model)
 
     async def _model(self, request: Request, client: str | None) -> Response:
-        asked = request.path_params["model"]
-        if asked != self._parts.model:
-            message = f"The model {asked!r:.200} does not exist: there is {self._parts.model!r}."
-            raise ApiError(404, "model_not_found", message, "model")
-        return json_response(model_object(asked))
+        return show_model(self._parts.model, request.path_params["model"])
 
     async def _health(self, request: Request, client: str | None) -> Response:
         """The process is there, which is all that a restart could fix; `ready` says what it can do."""
@@ -257,7 +251,7 @@ class OnlineApp:
 def _unknown_url(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path:.200}: {error.detail}"
-    return error_response(ApiError(error.status_code, "unknown_url", message), dict(error.headers or {}))
+    return answer_error(HttpError(error.status_code, "unknown_url", message), dict(error.headers or {}))
 
 
 def _peer(request: Request) -> str:

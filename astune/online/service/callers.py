@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.context_tracker.prompt.messages import CallPlaces, Message, meaning
-from astune.gateway.errors import invalid
 from astune.online.wire import CONVERSATION_HEADER, RUN_HEADER, TASK_HEADER
+from astune.support.http.service import invalid
 
 MOST_NAME = 255
 
@@ -36,7 +36,7 @@ class Caller:
 
 
 def caller_of(headers: Mapping[str, str], user: object, client: str) -> Caller:
-    """Raises ApiError (400) for a name that is empty, longer than `MOST_NAME`, or has control characters."""
+    """Raises HttpError (400) for a name that is empty, longer than `MOST_NAME`, or has control characters."""
     names = {name: check_name(name, headers.get(name)) for name in (CONVERSATION_HEADER, TASK_HEADER, RUN_HEADER)}
     return Caller(
         client=client,
@@ -69,7 +69,7 @@ class History:
 
 
 def check_name(name: str, value: object) -> str | None:
-    """`value`, if it may be a name. None is none. Raises ApiError (400)."""
+    """`value`, if it may be a name. None is none. Raises HttpError (400)."""
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME or not value.isprintable():

@@ -15,12 +15,12 @@ from astune.context_tracker.prompt.messages import Message, meaning
 from astune.context_tracker.tracker import ChatAnswer
 from astune.errors import StoreError, TooManyTurns
 from astune.gateway.api_request import ApiRequest, show_message
-from astune.gateway.errors import ApiError
 from astune.online.redaction import Redactor
 from astune.online.service.callers import Caller, History
 from astune.online.service.conversations import LiveConversation, LiveConversations
 from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
 from astune.store.writer import Writer
+from astune.support.http.service import HttpError
 from astune.types import Turn
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class ChatService:
         they are sampled leaves no trace.
 
         Raises:
-            ApiError: 503, they could not be written.
+            HttpError: 503, they could not be written.
             RolloutError: as `ContextTracker.choices`.
         """
         began = self._clock()
@@ -94,7 +94,7 @@ class ChatService:
             answers = await live.tracker.choices(AGENT, request, asked.parsed.n)
         except TooManyTurns:
             message = f"the conversation has {MOST_CALLS} model calls, which is the most: begin a new one"
-            raise ApiError(400, "conversation_too_long", message) from None
+            raise HttpError(400, "conversation_too_long", message) from None
         # Up to the writing nothing is awaited: the store has the turns in the order of the tracker.
         name = f"{self._token()}_{answers[0].turn.call}"
         recorded, before = self._make_record(asked, live, answers, history, f"{asked.kind}{name}", began)
@@ -108,7 +108,7 @@ class ChatService:
         except (StoreError, sa.exc.SQLAlchemyError) as error:
             self._live.forget(live)
             logger.error("an answer could not be written, so it is not given: %s", error)
-            raise ApiError(503, "store_unavailable", "the answer could not be written, so it is not given") from error
+            raise HttpError(503, "store_unavailable", "the answer could not be written, so it is not given") from error
         return [replace(answer, answer_id=name) for answer in answers]
 
     def _make_record(

@@ -9,7 +9,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from astune.gateway.errors import ApiError
 from astune.online.service.callers import may_be_known
 from astune.online.service.versions import ServedVersions
 from astune.online.store.commits import by_state
@@ -18,6 +17,7 @@ from astune.online.store.requests import RecordedRequest, find_request, load_con
 from astune.online.store.versions import every
 from astune.ropes import common_start
 from astune.store.database import Database
+from astune.support.http.service import HttpError
 
 
 class Lookups:
@@ -33,7 +33,7 @@ class Lookups:
             requests = _own(connection, conversation, client)
         found = [each for each in requests if each.msg_id == msg_id]
         if not found:
-            raise ApiError(404, "not_found", f"no message {msg_id!r:.300} is known")
+            raise HttpError(404, "not_found", f"no message {msg_id!r:.300} is known")
         return _show_request(found[0], tokens=True)
 
     def conversation(self, names: Mapping[str, Any], client: str) -> object:
@@ -43,7 +43,7 @@ class Lookups:
         with self._database.reading() as connection:
             requests = _own(connection, conversation if may_be_known(conversation) else None, client)
         if not requests:
-            raise ApiError(404, "not_found", f"no conversation {conversation!r:.300} is known")
+            raise HttpError(404, "not_found", f"no conversation {conversation!r:.300} is known")
         answered = {each.msg_id: each for each in requests}
         shown = []
         for each in requests:

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from astune.context_tracker.tracker import ChatAnswer
 from astune.online.store.feedback.figures import feedback_figures
 from astune.store.database import Database
+from astune.support.http.metrics import write_metrics
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -49,26 +51,25 @@ class ServiceMetrics:
             self._tokens.labels("answer").inc(answer.completion_tokens)
             self._answers.labels(str(answer.turn.policy_version)).inc()
 
-    def text(self) -> str:
+    def text(self) -> bytes:
         with self._database.reading() as connection:
-            return generate_latest(self.registry).decode() + feedback_metrics(connection)
+            return generate_latest(self.registry) + write_metrics(feedback_metrics(connection))
 
 
-def feedback_metrics(connection: sa.Connection) -> str:
-    """Prometheus' text: how much feedback of each kind is in each state, and how often the same came again.
+def feedback_metrics(connection: sa.Connection) -> list[Metric]:
+    """Count the feedback of each kind in each state, and how often the same came again.
 
     They are read from the store, so they are the same whichever process is asked, and after a restart.
     """
     figures = feedback_figures(connection)
-    lines = [
-        "# HELP astune_feedback Things said of answers, by what was said and what became of it.",
-        "# TYPE astune_feedback gauge",
-        *(f'astune_feedback{{kind="{kind}",state="{state}"}} {n}' for (kind, state), n in figures.by_kind.items()),
-        "# HELP astune_feedback_again_total Feedback that was there already when it came.",
-        "# TYPE astune_feedback_again_total counter",
-        f"astune_feedback_again_total {figures.again}",
-        "# HELP astune_judge_failures_total Times a judge could not tell what an answer was worth.",
-        "# TYPE astune_judge_failures_total counter",
-        f"astune_judge_failures_total {figures.judge_failures}",
+    meaning = "Things said of answers, by what was said and what became of it."
+    feedback = GaugeMetricFamily("astune_feedback", meaning, labels=["kind", "state"])
+    for kind_and_state, count in figures.by_kind.items():
+        feedback.add_metric(kind_and_state, count)
+    again = "Feedback that was there already when it came."
+    failures = "Times a judge could not tell what an answer was worth."
+    return [
+        feedback,
+        CounterMetricFamily("astune_feedback_again", again, figures.again),
+        CounterMetricFamily("astune_judge_failures", failures, figures.judge_failures),
     ]
-    return "\n".join(lines) + "\n"

@@ -16,7 +16,6 @@ from astune import __version__
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import ConfigError
 from astune.online.clock import SteadyClock, format_at
 from astune.online.place import online_folder, store_url
 from astune.online.redaction import Redactor
@@ -34,7 +33,7 @@ from astune.store import open_database
 from astune.store.database import Database, show_url
 from astune.store.writer import Writer
 from astune.support.http.browser_requests import Guarded
-from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
+from astune.support.http.serving import claim_address, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
 from astune.types import Sampling
 
@@ -160,13 +159,7 @@ def serve(config: Config, model: Model, ready: Callable[[str], None]) -> None:
 
 async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> None:
     settings = config.astune.online.serve
-    try:
-        listener = bound_socket(settings.host, settings.port)
-    except OSError as error:
-        told = error.strerror or error
-        raise ConfigError(
-            f"cannot serve at {settings.host}:{settings.port}: {told}; astune.online.serve.port=0 takes a free one"
-        ) from error
+    listener = claim_address(settings.host, settings.port, "astune.online.serve.port=0 takes a free one")
     with contextlib.closing(listener), contextlib.closing(OnlineService(config, model)) as service:
         served = server_config(
             service.guarded, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.errors import StoreError
-from astune.gateway.errors import ApiError
 from astune.online.redaction import Redactor
 from astune.online.service.feedback import read_feedback, redact
 from astune.online.service.records import NewRecord, new_record, write_record
@@ -21,6 +20,7 @@ from astune.online.store.feedback.states import FeedbackOutcome, NewFeedback, ad
 from astune.online.store.requests import clients_of
 from astune.online.wire import Commit, ConversationRecord, OutOfBounds, Status, UnknownReward, WireError, read_wire
 from astune.store.writer import Writer
+from astune.support.http.service import HttpError
 
 Result = TypeVar("Result")
 REFUSED_REWARDS: Mapping[type[WireError], str] = {OutOfBounds: "reward_out_of_bounds", UnknownReward: "unknown_reward"}
@@ -49,7 +49,7 @@ class Submissions:
             lambda connection: add(connection, _add_client(connection, new, client), self._rules)
         )
         if outcome.state == "refused":
-            raise ApiError(403, "feedback_refused", outcome.reason or "the feedback was refused")
+            raise HttpError(403, "feedback_refused", outcome.reason or "the feedback was refused")
         said = f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state
         return Status(status="success", message=said), outcome
 
@@ -76,7 +76,7 @@ class Submissions:
         try:
             return await self._writer.write(work)
         except (StoreError, sa.exc.SQLAlchemyError) as error:
-            raise ApiError(503, "store_unavailable", "it could not be written, so it is not taken") from error
+            raise HttpError(503, "store_unavailable", "it could not be written, so it is not taken") from error
 
 
 def _read(read: Callable[[], Result]) -> Result:
@@ -84,11 +84,11 @@ def _read(read: Callable[[], Result]) -> Result:
         return read()
     except WireError as error:
         code = REFUSED_REWARDS.get(type(error), "invalid_value")
-        raise ApiError(400, code, str(error), error.param or None) from None
+        raise HttpError(400, code, str(error), error.param or None) from None
 
 
 def _add_client(connection: sa.Connection, new: NewFeedback, client: str | None) -> NewFeedback:
-    """With its client. Raises ApiError (403) where that cannot be told: nobody without a token writes anything that is
+    """With its client. Raises HttpError (403) where that cannot be told: nobody without a token writes anything that is
     not about an answer which is there. The id of an answer is given when the answer is stored, so an agent that has one
     never comes too early."""
     if client is not None:
@@ -101,6 +101,6 @@ def _add_client(connection: sa.Connection, new: NewFeedback, client: str | None)
             if owners
             else "is about no answer that is known, so nobody can tell whose it is; with a token it would be waited for"
         )
-        raise ApiError(403, "feedback_refused", f"feedback without a token {said}")
+        raise HttpError(403, "feedback_refused", f"feedback without a token {said}")
     (owner,) = owners
     return replace(new, client=owner, author=new.author or owner)

@@ -10,25 +10,19 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from astune.support.http.service import HttpError
 
 JSON = b"application/json"
 _WITHOUT_BODY = ("GET", "HEAD")
 _Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Refusal(NamedTuple):
-    """What a server answers to a request that it refuses."""
-
-    status: int
-    code: str
-    message: str
-
-
 class Guarded:
-    """`app` for programs alone. `refuse` makes the answer of a refusal, in the shape of the server's other errors.
+    """`app` for programs alone. `refuse` makes the answer to a request that is refused, in the shape of the server's
+    other errors.
 
     `any_name`: whatever the server is called, since callers need a token, which no page has. `any_type`: whatever a
     body says that it is, since nothing is done without a token. `hosts` are names that lead here: the server may be
@@ -38,7 +32,7 @@ class Guarded:
     def __init__(
         self,
         app: ASGIApp,
-        refuse: Callable[[Refusal], ASGIApp],
+        refuse: Callable[[HttpError], ASGIApp],
         *,
         any_name: bool = False,
         any_type: bool = False,
@@ -53,14 +47,14 @@ class Guarded:
         refusal = self._refusal(scope["method"], scope["headers"]) if scope["type"] == "http" else None
         await (self._app if refusal is None else self._refuse(refusal))(scope, receive, send)
 
-    def _refusal(self, method: str, headers: _Headers) -> Refusal | None:
+    def _refusal(self, method: str, headers: _Headers) -> HttpError | None:
         kinds: list[bytes] = []
         has_body = False
         for name, value in headers:
             if name == b"origin" and _host(value.rpartition(b"://")[2]) not in self._hosts:
-                return _forbidden(f"the request comes from a page of a browser ({_shown(value)})")
+                return _forbidden(f"the request comes from a page of a browser ({_quote(value)})")
             if name == b"host" and not self._any_name and not self._leads_here(_host(value)):
-                return _forbidden(f"the service is asked for as {_shown(value)}: {self._advice}")
+                return _forbidden(f"the service is asked for as {_quote(value)}: {self._advice}")
             if name == b"content-type":
                 kinds.append(value)
             has_body |= name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
@@ -69,22 +63,22 @@ class Guarded:
         if not kinds and has_body:  # a page may send one, as it may send text/plain
             return _no_json("has no Content-Type")
         wrong = [kind for kind in kinds if kind.partition(b";")[0].strip().lower() != JSON]
-        return _no_json(f"is {_shown(wrong[0])}") if wrong else None
+        return _no_json(f"is {_quote(wrong[0])}") if wrong else None
 
     def _leads_here(self, name: str) -> bool:
         known = ("", "localhost", socket.gethostname().lower())
         return name in known or name in self._hosts or _is_address(name)
 
 
-def _forbidden(message: str) -> Refusal:
-    return Refusal(403, "forbidden", message)
+def _forbidden(message: str) -> HttpError:
+    return HttpError(403, "forbidden", message)
 
 
-def _no_json(what: str) -> Refusal:
-    return Refusal(415, "no_json", f"a body is sent with the header Content-Type: application/json, this one {what}")
+def _no_json(what: str) -> HttpError:
+    return HttpError(415, "no_json", f"a body is sent with the header Content-Type: application/json, this one {what}")
 
 
-def _shown(value: bytes) -> str:
+def _quote(value: bytes) -> str:
     return f"{value.decode('latin-1')!r:.80}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from astune.errors import ConfigError
 from astune.support.http.browser_requests import Guarded
 
 REQUEST_SECONDS = 30.0
@@ -43,6 +45,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def claim_address(host: str, port: int, advice: str) -> socket.socket:
+    """Make a `bound_socket`. Raises ConfigError, with this advice, if the address cannot be used."""
+    try:
+        return bound_socket(host, port)
+    except OSError as error:
+        raise ConfigError(f"cannot serve at {host}:{port}: {error.strerror or error}; {advice}") from error
 
 
 def url_of(host: str, bound: socket.socket) -> str:
@@ -75,6 +85,25 @@ async def serve_until_signal(
     server answers and hears signals: one that came earlier would end the process in the middle of its start."""
     listener.listen(BACKLOG)
     await _Server(config, ready, stop).serve(sockets=[listener])
+
+
+class ServerThread:
+    """A server in a thread of its own, with an event loop of its own. `listener` takes connections from now on."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, name: str) -> None:
+        listener.listen(BACKLOG)
+        self.listener, self.server = listener, uvicorn.Server(config)
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Stop, and wait for what is under way unless it is to be cut off."""
+        self.server.should_exit = True
+        self.server.force_exit = at_once
+        self._thread.join(5.0 if at_once else None)
+        self.listener.close()
 
 
 class _Server(uvicorn.Server):
@@ -168,7 +197,7 @@ class _Bounded(HttpToolsProtocol):
             super().on_headers_complete()
 
     def head_without_offer(self) -> bytes:
-        """What was read of the head, but for the header that makes the offer."""
+        """Write what was read of the head anew, without the header that makes the offer."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]

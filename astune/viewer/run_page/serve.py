@@ -14,11 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from astune.errors import ConfigError
 from astune.monitor import RunDir
-from astune.support.http.browser_requests import Guarded, Refusal
+from astune.support.http.browser_requests import Guarded
 from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
 from astune.viewer.run_page.page import check_run, view_policy, write_view
 
@@ -49,11 +48,7 @@ def view_app(run: Path, folder: Path) -> Guarded:
         path = await run_in_threadpool(page)
         return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
-    return Guarded(Starlette(routes=[Route("/", answer)]), _refuse)
-
-
-def _refuse(refusal: Refusal) -> ASGIApp:
-    return PlainTextResponse(refusal.message, 400)
+    return Guarded(Starlette(routes=[Route("/", answer)]), lambda error: PlainTextResponse(error.message, 400))
 
 
 def _state(run: RunDir) -> tuple[tuple[str, int, int], ...]:

@@ -16,6 +16,7 @@ from astune.online.service.metrics import feedback_metrics
 from astune.online.store.feedback.judgements import Judgement, judgements
 from astune.online.training.judging import UnratedJudge, share_of
 from astune.store.database import open_database
+from astune.support.http.metrics import write_metrics
 from astune.types import Episode, Task
 from tests.online.training.world import World, config_of
 
@@ -100,7 +101,7 @@ async def test_a_judge_that_fails_is_counted_asked_again_and_gives_no_reward(wor
     await judge_of(world, judge).judge_unrated()
     assert judged(world) == []
     with world.database.reading() as connection:
-        assert "astune_judge_failures_total 3\n" in feedback_metrics(connection)
+        assert b"astune_judge_failures_total 3.0\n" in write_metrics(feedback_metrics(connection))
 
 
 async def test_the_share_is_the_same_after_a_restart_and_about_what_was_asked_for(world: World) -> None:
