@@ -196,9 +196,10 @@ async def test_a_model_is_found_by_its_name_and_nothing_else_is_served(door: Doo
 
 
 def clean(text: str) -> str:
-    """Without what no two replies have in common: the time, and what makes ids unique."""
+    """Without what no two replies have in common: the time, and the places of answers and calls in their episode."""
     text = re.sub(r'"(created|created_at|completed_at)":\d+', r'"\1":0', text)
-    return re.sub(r"(chatcmpl-|resp_|msg_|rs_|fc_)[0-9a-f]{16}_", r"\1", text)
+    text = re.sub(r"(chatcmpl-|resp_|msg_|rs_|fc_)[0-9a-f]{16}_\d+", r"\1", text)
+    return re.sub(r'"c\d{5}(\d{3})"', r'"c\1"', text)
 
 
 ASKED = [
