@@ -8,7 +8,7 @@ from functools import partial
 from astune.environment.registry import load_environment
 from astune.environment.server import make_app, run_server
 from astune.errors import AstuneError
-from astune.support.http.child_server import end_child, given_by_parent
+from astune.support.http.child_server import end_child, read_from_parent
 from astune.support.visible import tell
 
 STOP_SECONDS = 10.0
@@ -19,7 +19,7 @@ TTL = 24 * 3600.0
 
 def main() -> int:
     """Serve what standard input says, and write the address to standard output."""
-    given, address = given_by_parent(partial(end_child, STOP_SECONDS))
+    given, address = read_from_parent(partial(end_child, STOP_SECONDS))
     try:
         environment = load_environment(given["spec"], given["options"])
         app = make_app([environment], ttl=TTL, token=given["token"])

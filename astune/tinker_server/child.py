@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from astune.errors import AstuneError
-from astune.support.http.child_server import given_by_parent
+from astune.support.http.child_server import read_from_parent
 from astune.support.visible import tell
 from astune.tinker_server.server import TinkerServerConfig, serve
 
@@ -15,7 +15,7 @@ from astune.tinker_server.server import TinkerServerConfig, serve
 def main() -> int:
     """Serve what standard input says, and write the address to standard output."""
     orphaned = threading.Event()
-    given, address = given_by_parent(orphaned.set)
+    given, address = read_from_parent(orphaned.set)
     config = TinkerServerConfig(**given | {"directory": Path(given["directory"])})
     try:
         serve(config, lambda url: tell(url, file=address, flush=True), orphaned.is_set)

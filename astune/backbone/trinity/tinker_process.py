@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from astune.errors import TrainingError
-from astune.support.http.child_server import pipe, start_child, stop_child, told_of_end
+from astune.support.http.child_server import describe_end, pipe, start_child, stop_child
 
 STOP_SECONDS = 10.0
 CHILD = "astune.tinker_server.child"
@@ -28,7 +28,7 @@ class ServerProcess:
     def check(self) -> None:
         """Raises `TrainingError`, with the last lines of the log, if the server has died."""
         if self.process.poll() is not None:
-            raise TrainingError(told_of_end("the tinker server died", self.process, self.log))
+            raise TrainingError(describe_end("the tinker server died", self.process, self.log))
 
     def stop(self) -> None:
         """Stop it, at once or after what it computes; it may be called twice."""
@@ -77,5 +77,5 @@ def start_server(
     server = ServerProcess(base_url, api_key, log, process)
     if not base_url:
         server.stop()
-        raise TrainingError(told_of_end("the tinker server did not come up", process, log))
+        raise TrainingError(describe_end("the tinker server did not come up", process, log))
     return server

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 
-from astune.support.http.child_server import given_by_parent
+from astune.support.http.child_server import read_from_parent
 
 STOP_SECONDS = 10.0
 
 
 def main() -> int:
     over = threading.Event()
-    given, told = given_by_parent(over.set)
+    given, told = read_from_parent(over.set)
     server = subprocess.Popen(
         given["command"],
         env={**os.environ, **given["environment"]},

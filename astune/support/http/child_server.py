@@ -25,8 +25,8 @@ LAST_LINES = 20
 
 
 def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) -> subprocess.Popen[str]:
-    """Start `python -m module`, which calls `given_by_parent`, in a session of its own: Ctrl-C is for the parent, which
-    still needs the server to end its work."""
+    """Start `python -m module`, which calls `read_from_parent`, in a session of its own: Ctrl-C is for the parent,
+    which still needs the server to end its work."""
     places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, "-m", module],
@@ -55,8 +55,8 @@ def stop_child(process: subprocess.Popen[str], seconds: float) -> None:
     pipe(process.stdout).close()
 
 
-def told_of_end(what: str, process: subprocess.Popen[str], log: Path) -> str:
-    """`what` happened, its exit code, and the last lines of its log."""
+def describe_end(what: str, process: subprocess.Popen[str], log: Path) -> str:
+    """Tell that `what` happened, its exit code, and the last lines of its log."""
     lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
     return "\n  ".join([f"{what} (exit code {process.returncode}); the end of {log}:", *lines])
 
@@ -67,9 +67,9 @@ def pipe(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def given_by_parent(when_it_ends: Callable[[], None]) -> tuple[dict[str, Any], IO[str]]:
-    """In the child: what to serve, and the stream that takes the address. All else that is printed goes to standard
-    error. `when_it_ends` is called, in a thread, when the parent closes the child's input or has died."""
+def read_from_parent(when_it_ends: Callable[[], None]) -> tuple[dict[str, Any], IO[str]]:
+    """In the child: read what to serve, and make the stream that takes the address. All else that is printed goes to
+    standard error. `when_it_ends` is called, in a thread, when the parent closes the child's input or has died."""
     log_as_server()
     address, sys.stdout = sys.stdout, sys.stderr
     given = json.loads(sys.stdin.readline())
