@@ -16,7 +16,7 @@ from astune.backbone.local.model.model import read_weights
 from astune.backbone.lora.settings import import_peft, linear_layers
 from astune.config.schema import LoraConfig
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
-from astune.tinker_server.requests import Body, RequestError
+from astune.tinker_server.requests import RequestBody, RequestError
 
 Asked: TypeAlias = "dict[str, Any]"
 """A client's `lora_config`, with what it left out; `train_unembed` says what is done."""
@@ -25,7 +25,7 @@ MOST_RANK = 4096
 _MOST_SEED = 2**63 - 1
 
 
-def read_lora(body: Body) -> Asked:
+def read_lora(body: RequestBody) -> Asked:
     """Raises RequestError where a field is of the wrong kind, or nothing is left to train."""
     parts = {name: body.flag(name, True) for name in ("train_mlp", "train_attn")}
     rank = body.whole("rank", most=MOST_RANK)

@@ -24,7 +24,7 @@ def not_found(message: str) -> RequestError:
     return RequestError(message, status=404)
 
 
-class Body(Fields):
+class RequestBody(Fields):
     """The body of a request, or an object in it."""
 
     @staticmethod
@@ -34,13 +34,13 @@ class Body(Fields):
     def text(self, name: str) -> str:
         return self.take(name, str, "a text")
 
-    def section(self, name: str) -> Body:
-        return Body(self.take(name, dict, "an object"))
+    def section(self, name: str) -> RequestBody:
+        return RequestBody(self.take(name, dict, "an object"))
 
 
-async def read_body(request: Request) -> Body:
+async def read_body(request: Request) -> RequestBody:
     """Read the JSON object that a request sends; NaN is a number here, so that the error names its field."""
     body = parse_json(await request.body(), json.loads)
     if not isinstance(body, dict):
         raise RequestError("the body is not a JSON object")
-    return Body(body)
+    return RequestBody(body)

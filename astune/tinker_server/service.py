@@ -25,7 +25,7 @@ from astune.tinker_server import wire
 from astune.tinker_server.checkpoints import Checkpoint, CheckpointKind, CheckpointPath, CheckpointStore
 from astune.tinker_server.jobs import JobResult, Jobs, LoopThread, RequestQueue
 from astune.tinker_server.lora import new_adapters, read_lora
-from astune.tinker_server.requests import Body, RequestError, not_found
+from astune.tinker_server.requests import RequestBody, RequestError, not_found
 from astune.tinker_server.training import OPTIMIZER_FILE, AdamStep, TrainedModel
 from astune.tinker_server.versions import Version, Versions, generate, score_prompt
 
@@ -162,14 +162,14 @@ class TinkerService:
         self._session(session_id)
         self._close(session_id)
 
-    def create_model(self, body: Body) -> str:
+    def create_model(self, body: RequestBody) -> str:
         """The request id under which the model's id is fetched."""
         self._check_base(body.text("base_model"))
         about = {"base_model": body["base_model"], "lora": read_lora(body.section("lora_config"))}
         wire.check_optimizer(body)
         return self._create(body, about)
 
-    def _create(self, body: Body, about: dict[str, Any], begin: Checkpoint | None = None) -> str:
+    def _create(self, body: RequestBody, about: dict[str, Any], begin: Checkpoint | None = None) -> str:
         """A new model under training, as `about` says; with the weights of `begin`, and the optimizer's state if the
         request asks for it. The SDK makes up the same id."""
         session_id = body.text("session_id")
@@ -225,7 +225,7 @@ class TinkerService:
 
         return self._in_turn(message.model_id, message.seq_id, work)
 
-    def optim_step(self, body: Body) -> str:
+    def optim_step(self, body: RequestBody) -> str:
         wire.check_optimizer(body)
         adam = AdamStep(**body.section("adam_params"))
 
@@ -234,7 +234,7 @@ class TinkerService:
 
         return self._in_turn(body.text("model_id"), body.whole("seq_id"), work)
 
-    def save(self, body: Body, kind: CheckpointKind) -> str:
+    def save(self, body: RequestBody, kind: CheckpointKind) -> str:
         """Answers with the path, or, where the client gave no name, with a sampling session of what was saved."""
         model_id, number, overwrite = body.text("model_id"), body.whole("seq_id"), body.flag("overwrite")
         name = body.text("path") if body.pick("path") else ""
@@ -257,7 +257,7 @@ class TinkerService:
 
         return self._in_turn(model_id, number, work)
 
-    def load(self, body: Body) -> str:
+    def load(self, body: RequestBody) -> str:
         """Into a model there is or, with a session's id instead of the model's, as the first request of a new one."""
         wire.check_optimizer(body)
         path = CheckpointPath.parse(body.text("path"))
@@ -279,7 +279,7 @@ class TinkerService:
         return self._in_turn(body.text("model_id"), body.whole("seq_id"), work)
 
     @staticmethod
-    def _has_optimizer(checkpoint: Checkpoint, body: Body) -> bool:
+    def _has_optimizer(checkpoint: Checkpoint, body: RequestBody) -> bool:
         """True if the state of the optimizer is asked for. Raises `RequestError` where there is none."""
         asked = body.flag("optimizer")
         if asked and not (checkpoint.folder / OPTIMIZER_FILE).exists():
@@ -292,7 +292,7 @@ class TinkerService:
             f"{model_id}-{number}", lambda: training.queue.run(number, lambda: work(training.model))
         )
 
-    async def create_sampling_session(self, body: Body) -> str:
+    async def create_sampling_session(self, body: RequestBody) -> str:
         """Reads the weights, so that a client hears of bad ones now."""
         path = CheckpointPath.parse(body.text("model_path")) if body.pick("model_path") else None
         if path is None:
@@ -325,7 +325,7 @@ class TinkerService:
             raise not_found(f"there is no sampling session {sampler_id!r}; was the server started anew?")
         return session.samplers[sampler_id]
 
-    def sample(self, body: Body) -> tuple[str, list[str]]:
+    def sample(self, body: RequestBody) -> tuple[str, list[str]]:
         """The request id, and an id for each answer, which newer SDKs ask for."""
         if len(body.pick("sampling_session_id", "seq_id")) < 2:
             raise RequestError("asample needs a sampling_session_id and a seq_id")
@@ -336,7 +336,7 @@ class TinkerService:
         request_id = self._jobs.start(f"{sampler_id}-{number}", lambda: self._sample(sampled, body, samples))
         return request_id, [f"{request_id}-{each}" for each in range(samples)]
 
-    async def _sample(self, sampled: Sampled, body: Body, samples: int) -> JobResult:
+    async def _sample(self, sampled: Sampled, body: RequestBody, samples: int) -> JobResult:
         prompt = wire.read_prompt(body["prompt"], self._limits)
         room = self._limits.context_length - len(prompt)
         params, end_ids = body.section("sampling_params"), self._chat_format.stop_token_ids

@@ -19,7 +19,7 @@ import torch
 from astune.backbone.local.model.model import LoadedModel, save_model
 from astune.errors import ModelError
 from astune.tinker_server.lora import is_adapter
-from astune.tinker_server.requests import Body, RequestError
+from astune.tinker_server.requests import RequestBody, RequestError
 from astune.tinker_server.rows import TargetRow, logits_of, most_tokens, row_batches, target_logprobs
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class AdamStep:
     grad_clip_norm: float
 
     def __post_init__(self) -> None:
-        values = Body(asdict(self))
+        values = RequestBody(asdict(self))
         for name in values:
             value = values.number(name)
             below_1 = name.startswith("beta")

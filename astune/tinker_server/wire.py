@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from tinker.proto import tinker_public_pb2 as pb
 
 from astune.sampling import MOST_INTEGER, shorten
-from astune.tinker_server.requests import Body, RequestError
+from astune.tinker_server.requests import RequestBody, RequestError
 from astune.tinker_server.rows import TargetRow
 from astune.tinker_server.versions import PromptScores
 from astune.types import Generation, Sampling
@@ -136,7 +136,7 @@ def read_prompt(body: Mapping[str, Any], limits: Limits) -> list[int]:
     return tokens
 
 
-def check_sample(body: Body) -> None:
+def check_sample(body: RequestBody) -> None:
     """Check that a request to sample has values of the right kinds; that they can be served is seen when it runs."""
     for chunk in body.section("prompt").get("chunks") or ():
         if chunk["type"] == "encoded_text" and not all(type(token) is int for token in chunk["tokens"]):
@@ -155,12 +155,12 @@ def check_sample(body: Body) -> None:
             raise RequestError(f"{name} is {shorten(body[name])}, which this server does not serve; leave it out")
 
 
-def read_last(body: Body, length: int) -> int | None:
+def read_last(body: RequestBody, length: int) -> int | None:
     """The tokens at the end of the prompt that are to be scored; None: all."""
     return body.whole("prompt_logprobs_last_n", 1, length - 1) if body.pick("prompt_logprobs_last_n") else None
 
 
-def check_optimizer(body: Body) -> None:
+def check_optimizer(body: RequestBody) -> None:
     """Raises RequestError for an optimizer other than AdamW."""
     for name in body.pick("optimizer_config", "optimizer_params"):
         kind = body.section(name).get("type")
@@ -168,7 +168,7 @@ def check_optimizer(body: Body) -> None:
             raise RequestError(f"{name}.type is {shorten(kind)}: this server trains with adamw alone")
 
 
-def read_sampling(body: Body, room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
+def read_sampling(body: RequestBody, room: int, end_ids: Sequence[int], limits: Limits) -> Sampling:
     """`body` is a `SamplingParams`. Without `max_tokens` an answer may fill the `room` left in the context. It ends
     at `end_ids` and at what `stop` says; an empty list says that nothing ends it."""
     if room < 1:
