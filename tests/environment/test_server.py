@@ -72,7 +72,7 @@ def test_tool_calls_reach_the_environment_with_their_arguments(caller: Caller) -
     assert "'door'" in told[0]["content"] and "'high': 2" in told[1]["content"]
 
 
-@pytest.mark.parametrize("arguments", ["{broken", "[1]", '"text"', "[" * 100_000])
+@each_row("arguments", ["{broken", "[1]", '"text"', "[" * 100_000])
 def test_arguments_that_are_no_object_are_the_agents_mistake(shared: tuple[Caller, Rooms], arguments: str) -> None:
     caller, rooms = shared
     caller.create("one")

@@ -29,6 +29,7 @@ from astune.config.schema import ModelConfig  # noqa: E402
 from astune.errors import TrainingError  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.types import Generation, Sampling  # noqa: E402
+from tests.rows import each_row  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -319,7 +320,7 @@ def test_a_seed_fixes_where_an_adapter_begins(client: Any, base: str) -> None:
     assert after_a_step(1) == after_a_step(1) != after_a_step(2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "told"),
     [
         ({"rank": 4, "train_mlp": False, "train_attn": False}, "the head no adapter"),
@@ -544,7 +545,7 @@ def test_unknown_models_and_paths_are_told(client: Any, base: str, trainer: Any)
     "a prompt that cannot be sampled is sent to the tinker server",
     "the request fails with the reason; the server goes on",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("ids", "params", "told"),
     [
         ([1] * 2049, {"max_tokens": 1}, "more than the context length of 2048"),
@@ -570,7 +571,7 @@ def test_a_prompt_that_cannot_be_sampled_is_told_and_the_server_goes_on(
     "rows that cannot be trained are sent to the tinker server",
     "the request fails with the reason; the model goes on",
 )
-@pytest.mark.parametrize(
+@each_row(
     ("data", "loss", "told"),
     [
         (datum([1] * 2050), "cross_entropy", "row 0 has 2049 tokens, more than the context length"),
@@ -701,7 +702,7 @@ def test_values_of_the_wrong_kind_are_refused_by_name(
     learn(trainer, PROMPTS[0])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "asked",
     [
         {"topk_sample_logprobs": 2},
