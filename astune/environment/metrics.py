@@ -10,6 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from astune.support.http.metrics import write_metrics
 
+NAME = "astune_env"
+
 
 @dataclass
 class Metrics:
@@ -32,32 +34,26 @@ class Metrics:
         return self.created - self.released - self.expired
 
     def text(self) -> bytes:
-        return write_metrics(
-            [
-                _gauge("instances", "Instances alive.", self.live),
-                _gauge("instances_limit", "Instances that there is room for.", self.max_instances),
-                _count("instances_created", "Instances made.", self.created),
-                _count("instances_released", "Instances given back.", self.released),
-                _count("instances_expired", "Instances not used for too long.", self.expired),
-                _count("instances_refused", "Instances there was no room for.", self.refused),
-                _count("failed", "Calls in which the environment raised.", self.failed),
-                _count_by("code", "errors", "Calls answered with an error.", self.errors),
-                _count_by("call", "calls", "Calls answered.", self.calls),
-                _count_by("call", "call_seconds", "Seconds that calls took.", self.seconds),
-            ]
+        counts = (
+            ("instances_created", "Instances made.", self.created),
+            ("instances_released", "Instances given back.", self.released),
+            ("instances_expired", "Instances not used for too long.", self.expired),
+            ("instances_refused", "Instances there was no room for.", self.refused),
+            ("failed", "Calls in which the environment raised.", self.failed),
         )
-
-
-def _gauge(name: str, meaning: str, value: int) -> Metric:
-    return GaugeMetricFamily(f"astune_env_{name}", meaning, value)
-
-
-def _count(name: str, meaning: str, value: int) -> Metric:
-    return CounterMetricFamily(f"astune_env_{name}", meaning, value)
-
-
-def _count_by(label: str, name: str, meaning: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(f"astune_env_{name}", meaning, labels=[label])
-    for key, value in sorted(values.items()):
-        family.add_metric([key], value)
-    return family
+        counts_by: tuple[tuple[str, str, str, Mapping[str, float]], ...] = (
+            ("errors", "Calls answered with an error.", "code", self.errors),
+            ("calls", "Calls answered.", "call", self.calls),
+            ("call_seconds", "Seconds that calls took.", "call", self.seconds),
+        )
+        families: list[Metric] = [
+            GaugeMetricFamily(f"{NAME}_instances", "Instances alive.", self.live),
+            GaugeMetricFamily(f"{NAME}_instances_limit", "Instances that there is room for.", self.max_instances),
+            *(CounterMetricFamily(f"{NAME}_{name}", meaning, count) for name, meaning, count in counts),
+        ]
+        for name, meaning, label, values in counts_by:
+            family = CounterMetricFamily(f"{NAME}_{name}", meaning, labels=[label])
+            for key, value in sorted(values.items()):
+                family.add_metric([key], value)
+            families.append(family)
+        return write_metrics(families)
