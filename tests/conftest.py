@@ -7,6 +7,8 @@ import signal
 import pytest
 from hypothesis import Phase, settings
 
+from tests.garbage import collect_all
+
 settings.register_profile("astune", deadline=None)
 # PYTEST_ARGS=--hypothesis-profile=thorough
 settings.register_profile("thorough", deadline=None, max_examples=1000)
@@ -31,7 +33,6 @@ def pytest_runtest_setup() -> None:
     which takes half a second each time. Every run of training has it look at all that is not frozen, and thaws it."""
     global started
     if started % TESTS_A_COLLECTION == 0:
-        gc.unfreeze()
-        gc.collect()
+        collect_all()
     gc.freeze()
     started += 1

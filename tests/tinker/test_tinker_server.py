@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import urllib.error
@@ -29,6 +28,7 @@ from astune.config.schema import ModelConfig  # noqa: E402
 from astune.errors import TrainingError  # noqa: E402
 from astune.support.resources import tiny_model_dir  # noqa: E402
 from astune.types import Generation, Sampling  # noqa: E402
+from tests.garbage import collect_all  # noqa: E402
 from tests.rows import each_row  # noqa: E402
 
 pytestmark = [
@@ -92,7 +92,7 @@ def nothing_is_left_to_complain() -> Iterator[None]:
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+        collect_all()
 
 
 class Client:

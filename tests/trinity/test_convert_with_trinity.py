@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -26,6 +25,7 @@ from astune.config.load import LoadedConfig, load_config
 from astune.config.section import OnTrinity
 from astune.errors import ConfigError
 from astune.support.resources import tiny_model_dir, tutorial_dir
+from tests.garbage import collect_all
 
 # tinker's clients are left to the garbage collector with their connections open
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -182,7 +182,7 @@ def tinker_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
             del os.environ["TINKER_API_KEY"]
         else:
             os.environ["TINKER_API_KEY"] = before
-    gc.collect()
+    collect_all()
 
 
 def for_tinker(path: Path, address: str) -> LoadedConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +40,7 @@ from astune.store.database import open_database
 from astune.support.resources import tiny_model_dir
 from astune.training.schedule import learning_rate
 from astune.types import Policy, Sample, Sampling, Span, Timeline
+from tests.garbage import collect_all
 from tests.online.training.world import World
 from tests.trinity.test_equivalence import VOCABULARY, trinity_loss
 
@@ -67,7 +67,7 @@ def nothing_is_left() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRINITY_LOG_LEVEL", "CRITICAL")
         yield
-    gc.collect()
+    collect_all()
 
 
 @st.composite
