@@ -196,14 +196,6 @@ def spoken(example: TrainingExample) -> list[str]:
     return [chat_format.decode(list(ids)) for ids, span in spans if span.trainable and not span.shared]
 
 
-def test_sft_dpo_and_kto_read_it(out: Path) -> None:
-    assert len(examples("sft", out)) == 6
-    assert len(examples("sft", out, examples_filter="reward>0.5")) == 2
-    assert [example.liked for example in examples("dpo", out)] == [(True, False)]
-    # an attempt alone at its task, of which a reward says no more than a number, is neither good nor bad
-    assert sorted(example.liked for example in examples("kto", out)) == [(False,), (False,), (True,)]
-
-
 def test_what_users_compared_and_corrected_are_examples(database: Database, tmp_path: Path) -> None:
     skipped: list[str] = []
     pairs = export(database, "preferences", skipped=skipped.append)

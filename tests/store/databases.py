@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from astune.store.database import Database, open_database
+from astune.store.tables import metadata
 
 _NUMBERS = itertools.count()
 
@@ -46,3 +47,25 @@ def database(url: str) -> Iterator[Database]:
     opened = open_database(url)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def one_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One for all tests and examples of a file, which empty it or use names of their own."""
+    opened = open_database(new_url(request.param, tmp_path_factory.mktemp("store")))
+    yield opened
+    opened.close()
+
+
+def empty(database: Database) -> Database:
+    with database.writing() as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())
+    return database

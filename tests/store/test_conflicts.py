@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,53 +163,3 @@ def test_an_error_of_ones_own_is_not_tried_again(two: tuple[Database, Database])
     with pytest.raises(sa.exc.DataError):
         two[0].write(wrong)
     assert len(calls) == 1 and not two[0].is_conflict(ValueError())
-
-
-WRITES = """
-import sys
-from astune.store.database import open_database
-from astune.online.store.requests import record
-from astune.store.writer import Writer
-from tests.store.test_conflicts import request_of
-
-url, name, order, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-database = open_database(url)
-writer = Writer(database)
-print("ready", flush=True)
-sys.stdin.readline()
-for round in range(rounds):
-    futures = [
-        writer.submit(lambda connection, c=c: record(connection, request_of(c, f"{name}{round}{c}"))) for c in order
-    ]
-    for future in futures:
-        future.result()
-writer.close()
-database.close()
-"""
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_two_processes_write_the_same_conversations_in_opposite_order(kind: str, tmp_path: Path) -> None:
-    url = new_url(kind, tmp_path) + (SOON if kind == "postgresql" else "")
-    orders, rounds = ("abcdef", "fedcba"), 10
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITES, url, name, order, str(rounds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, order in zip("LR", orders, strict=True)
-    ]
-    for each in writers:
-        assert each.stdout is not None and each.stdout.readline() == "ready\n"
-    for each in writers:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    assert [each.wait() for each in writers] == [0, 0]
-    for each in writers:
-        each.communicate()
-    database = open_database(url)
-    assert len(recorded(database)) == 2 * rounds * len(orders[0])
-    database.close()

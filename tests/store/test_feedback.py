@@ -11,7 +11,7 @@ from astune.store.database import Database
 from astune.store.tables import audit
 from tests.store.databases import database as database
 from tests.store.databases import url as url
-from tests.store.feedback_cases import record, rows, say, states, train
+from tests.store.feedback_cases import record, say, states, train
 
 RULES = FeedbackConfig(wait_seconds=100)
 
@@ -49,31 +49,6 @@ def test_the_last_word_of_an_author_counts_whatever_kind_it_is(connection: sa.Co
     assert reward_of(connection) == {("m",): 1.0}
     say(connection, FeedbackPart("rating", value=0.25), at=5)
     assert reward_of(connection) == {("m",): 0.25}
-
-
-def test_what_was_said_first_and_arrives_last_is_replaced(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"])
-    say(connection, 1.0, at=2)
-    assert say(connection, 0.0, at=1).state == "replaced"
-    assert reward_of(connection) == {("m",): 1.0}
-
-
-def test_going_back_to_an_earlier_word_makes_it_the_last(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"])
-    for at, value in enumerate((1.0, 0.0, 1.0)):
-        outcome = say(connection, value, at=at)
-    assert (outcome.state, outcome.duplicate) == ("counts", True)
-    assert reward_of(connection) == {("m",): 1.0}
-
-
-def test_authors_differ_and_the_mean_counts(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"])
-    say(connection, FeedbackPart("thumb", value=1.0), author="ana")
-    say(connection, FeedbackPart("thumb", value=1.0), author="ben")
-    say(connection, 0.4, author="cem")
-    (judgement,) = judgements(connection, RULES)
-    assert judgement.reward == pytest.approx(0.8)
-    assert (judgement.thumb, judgement.authors) == (True, ("ana", "ben", "cem"))
 
 
 def test_named_rewards_add_up_by_weight(connection: sa.Connection) -> None:
@@ -127,78 +102,6 @@ def test_feedback_judges_the_way_to_an_answer_within_its_exchange(connection: sa
     assert reward_of(connection) == {("a", "b"): 0.0, ("a", "b", "d", "e"): 0.5}
 
 
-@pytest.mark.fault(
-    "Online training",
-    "Feedback comes before its answer is in the store",
-    "It waits, and counts as soon as the answer is there",
-)
-def test_an_answer_that_is_not_known_yet_is_waited_for(connection: sa.Connection) -> None:
-    assert say(connection, 1.0, rules=RULES).state == "waits"
-    settle(connection, RULES, 50)
-    assert states(connection) == ["waits"]
-    record(connection, "c", ["m"])
-    settle(connection, RULES, 60)
-    assert reward_of(connection) == {("m",): 1.0}
-
-
-@pytest.mark.fault(
-    "Online training",
-    "Feedback names an answer that never comes",
-    "It expires after `wait_seconds`, is counted, and may be sent again",
-)
-def test_what_never_becomes_known_expires_and_may_be_sent_again(connection: sa.Connection) -> None:
-    say(connection, 1.0, rules=RULES)
-    settle(connection, RULES, 100)
-    assert states(connection) == ["expired"]
-    record(connection, "c", ["m"])
-    assert say(connection, 1.0, rules=RULES, at=101).state == "counts"
-    assert states(connection) == ["counts"]
-
-
-def test_a_part_that_stays_unknown_is_left_away(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"])
-    assert say(connection, 1.0, about=["m", "n"], rules=RULES).state == "waits"
-    settle(connection, RULES, 100)
-    (row,) = rows(connection)
-    assert (row.state, row.reason) == ("counts", "without 1 answers that nobody knows")
-    assert reward_of(connection) == {("m",): 1.0}
-
-
-@pytest.mark.fault(
-    "Online training",
-    "Feedback comes after its answer was trained",
-    "It is kept as late, and the answer is not trained again",
-)
-def test_feedback_on_what_was_trained_is_late_and_kept(connection: sa.Connection) -> None:
-    record(connection, "c", ["m", "n"])
-    say(connection, 1.0, about=["m"], at=1)
-    (judgement,) = judgements(connection, RULES)
-    train(connection, judgement.msg_ids)
-    mark(connection, judgement.feedback_ids, "trained", "v1", 2)
-    assert say(connection, 0.0, about=["m"], at=3).state == "late"
-    assert say(connection, 0.0, about=["m"], at=3, author="ben").state == "late"
-    assert say(connection, 0.0, about=["n"], at=3, author="ben").state == "counts"
-    again = say(connection, 1.0, about=["m"], at=4)
-    assert (again.state, again.duplicate) == ("trained", True)
-    assert sorted(states(connection)) == ["counts", "late", "late", "trained"]
-
-
-def test_what_came_while_its_answer_was_trained_is_late(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"])
-    say(connection, 1.0, at=1)
-    (judgement,) = judgements(connection, RULES)
-    say(connection, 0.0, at=2)
-    say(connection, 0.0, at=2, author="ben")
-    say(connection, FeedbackPart("correction", correction="so"), at=2, author="ben")
-    train(connection, judgement.msg_ids)
-    mark(connection, judgement.feedback_ids, "trained", "v1", 3)
-    settle(connection, RULES, 4)
-    assert states(connection)[0] == "trained"
-    assert sorted(states(connection)[1:]) == ["counts", "late", "late"]
-    (correction,) = judgements(connection, RULES)
-    assert (correction.reward, correction.corrections) == (None, ("so",))
-
-
 def test_what_an_author_corrects_again_after_the_correction_was_trained_is_late(connection: sa.Connection) -> None:
     record(connection, "c", ["m"])
     say(connection, FeedbackPart("correction", correction="so"))
@@ -227,15 +130,6 @@ def test_a_client_cannot_judge_answers_of_another(connection: sa.Connection) -> 
     settle(connection, RULES, 1)
     assert states(connection) == ["refused"] * 3
     assert judgements(connection, RULES) == []
-
-
-def test_answers_of_two_conversations_are_one_episode_unless_of_two_users(connection: sa.Connection) -> None:
-    record(connection, "c", ["m"], user="ana")
-    record(connection, "d", ["n"], user="ana")
-    record(connection, "e", ["o"], user="ben")
-    assert say(connection, 1.0, about=["n", "m"]).state == "counts"
-    assert reward_of(connection) == {("m", "n"): 1.0}
-    assert "several users" in say(connection, 1.0, about=["m", "o"]).reason
 
 
 def test_comparisons_are_counted_by_pair(connection: sa.Connection) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -19,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from astune.config.online import FeedbackConfig
 from astune.online.store.feedback.judgements import judgements
 from astune.online.store.feedback.states import FeedbackPart, mark, settle
-from astune.store.database import Database, open_database
-from astune.store.tables import metadata
-from tests.store.databases import new_url
+from astune.store.database import Database
+from tests.store.databases import empty
+from tests.store.databases import one_database as one_database
 from tests.store.feedback_cases import record, rows, say, states, train
 
 RULES = FeedbackConfig(
@@ -88,21 +86,6 @@ def record_known(connection: sa.Connection, known: Sequence[str]) -> None:
         record(connection, conversation, [answer for answer in chain if answer in known])
 
 
-def empty(database: Database) -> Database:
-    with database.writing() as connection:
-        for table in reversed(metadata.sorted_tables):
-            connection.execute(table.delete())
-    return database
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """One for all examples, emptied for each."""
-    folder: Path = tmp_path_factory.mktemp("order")
-    with closing(open_database(new_url(request.param, folder))) as database:
-        yield database
-
-
 def together(jobs: Sequence[Callable[[], None]]) -> None:
     """Each in a thread of its own, at the same time."""
     failures: list[BaseException] = []
@@ -135,21 +118,21 @@ def together(jobs: Sequence[Callable[[], None]]) -> None:
     "What counts is told by when it was received, not by who wrote first",
 )
 def test_many_processes_that_write_at_once_come_to_what_the_model_says(
-    shared: Database, said: list[tuple[Statement, int]], known: tuple[str, ...], workers: int
+    one_database: Database, said: list[tuple[Statement, int]], known: tuple[str, ...], workers: int
 ) -> None:
-    empty(shared)
+    empty(one_database)
 
     def tell_some(worker: int) -> None:
         for statement, at in said[worker::workers]:
-            with shared.writing() as connection:
+            with one_database.writing() as connection:
                 statement.tell(connection, at)
 
     def answer() -> None:
-        with shared.writing() as connection:
+        with one_database.writing() as connection:
             record_known(connection, known)
 
     together([answer, *(lambda worker=worker: tell_some(worker) for worker in range(workers))])  # type: ignore[misc]
-    with shared.writing() as connection:
+    with one_database.writing() as connection:
         settle(connection, RULES, 31)
         model = Model([(statement, float(at)) for statement, at in said])
         assert rewards(connection) == pytest.approx(model.rewards(set(known)))
@@ -158,35 +141,35 @@ def test_many_processes_that_write_at_once_come_to_what_the_model_says(
         assert states(connection).count("waits") == len(parts)
 
 
-def test_a_limit_holds_exactly_what_is_more_also_of_many_at_once(shared: Database) -> None:
-    empty(shared)
+def test_a_limit_holds_exactly_what_is_more_also_of_many_at_once(one_database: Database) -> None:
+    empty(one_database)
     rules = FeedbackConfig(per_user_per_hour=5)
     names = [f"m{number}" for number in range(12)]
-    with shared.writing() as connection:
+    with one_database.writing() as connection:
         record(connection, "c", names, exchanges=names)
 
     def tell_some(worker: int) -> None:
         for number in range(worker, 12, 3):
-            with shared.writing() as connection:
+            with one_database.writing() as connection:
                 say(connection, 1.0, about=[names[number]], at=float(number), rules=rules)
 
     together([lambda worker=worker: tell_some(worker) for worker in range(3)])  # type: ignore[misc]
-    with shared.reading() as connection:
+    with one_database.reading() as connection:
         counted = states(connection)
     assert (counted.count("counts"), counted.count("held")) == (5, 7)
 
 
-def test_the_same_from_all_sides_at_once_counts_once(shared: Database) -> None:
-    empty(shared)
-    with shared.writing() as connection:
+def test_the_same_from_all_sides_at_once_counts_once(one_database: Database) -> None:
+    empty(one_database)
+    with one_database.writing() as connection:
         record_known(connection, ["a"])
 
     def tell_it() -> None:
-        with shared.writing() as connection:
+        with one_database.writing() as connection:
             say(connection, 1.0, about=["a"], at=1.0)
 
     together([tell_it] * 6)
-    with shared.reading() as connection:
+    with one_database.reading() as connection:
         assert states(connection) == ["counts"]
 
 
@@ -256,7 +239,7 @@ class Feedback(RuleBasedStateMachine):
         self.compared.update(expected)
 
 
-def test_any_sequence_of_feedback_answers_and_commits(shared: Database) -> None:
-    machine = type("OnThis", (Feedback,), {"database": shared, "compared": set()})
+def test_any_sequence_of_feedback_answers_and_commits(one_database: Database) -> None:
+    machine = type("OnThis", (Feedback,), {"database": one_database, "compared": set()})
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=14, deadline=None))
     assert machine.compared, "no sequence came to feedback that counts"

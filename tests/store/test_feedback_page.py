@@ -89,7 +89,10 @@ def early(connection: sa.Connection) -> str:
 
 def never(connection: sa.Connection) -> str:
     tell(connection, 1.0, about=["never"])
-    return settled(connection, 100)
+    state = settled(connection, 100)
+    record(connection, "d", ["never"], client="app")
+    assert tell(connection, 1.0, about=["never"], at=101) == "counts", "it may be sent again"
+    return state
 
 
 def partly(connection: sa.Connection) -> str:
@@ -112,10 +115,12 @@ def correction_of_trained(connection: sa.Connection) -> str:
 def trained_meanwhile(connection: sa.Connection) -> str:
     tell(connection, 1.0)
     (used,) = judgements(connection, RULES)
+    tell(connection, CORRECTION, author="app", at=1)
     tell(connection, 0.0, author="app", at=1)
     train(connection, used.msg_ids)
     mark(connection, used.feedback_ids, "trained", "v1", 2)
     settle(connection, RULES, 3)
+    assert [judgement.corrections for judgement in judgements(connection, RULES)] == [("so",)]
     return rows(connection)[-1].state
 
 
@@ -226,6 +231,21 @@ def test_the_page_has_every_case() -> None:
     assert [row[0] for row in table("what comes")] == list(CASES)
 
 
+@pytest.mark.fault(
+    "Online training",
+    "Feedback comes before its answer is in the store",
+    "It waits, and counts as soon as the answer is there",
+)
+@pytest.mark.fault(
+    "Online training",
+    "Feedback names an answer that never comes",
+    "It expires after `wait_seconds`, is counted, and may be sent again",
+)
+@pytest.mark.fault(
+    "Online training",
+    "Feedback comes after its answer was trained",
+    "It is kept as late, and the answer is not trained again",
+)
 @pytest.mark.parametrize("row", table("what comes"), ids=lambda row: row[0])
 def test_what_comes_becomes_what_the_page_says(connection: sa.Connection, row: list[str]) -> None:
     assert CASES[row[0]](connection) == row[1].strip("`")

@@ -142,17 +142,6 @@ def test_work_that_hides_a_full_disk_is_not_told_that_it_is_committed(tmp_path: 
     database.close()
 
 
-def test_deleted_rows_are_overwritten_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    database = open_database(f"sqlite:///{path}")
-    with database.writing() as connection:
-        lease(connection, "a", "a name that must go")
-    with database.writing() as connection:
-        connection.execute(leases.delete())
-    database.close()  # the last connection moves the log into the file
-    assert b"must go" not in path.read_bytes() and not Path(f"{path}-wal").exists()
-
-
 def backend(connection: sa.Connection) -> int:
     return int(connection.scalar(sa.text("SELECT pg_backend_pid()")) or 0)
 

@@ -72,10 +72,3 @@ def test_a_lease_by_a_clock_that_was_ahead_ends_when_it_is_not_renewed(database:
     assert take(database, elsewhere, NOW + 3600) and not taken(NOW)
     assert take(database, elsewhere, NOW + 3620) and not taken(NOW + 20), "it is heard of"
     assert not taken(NOW + 20 + SECONDS - 1) and taken(NOW + 20 + SECONDS)
-
-
-def test_of_another_machine_nobody_can_tell_so_its_lease_must_run_out(database: Database) -> None:
-    elsewhere, here = "web-1:5e1f-4026531836/7:99/train", f"{name_of(os.getpid())}/train"
-    assert take(database, elsewhere) and not take(database, here)
-    assert find_holder(database) == elsewhere
-    assert take(database, here, NOW + SECONDS)

@@ -1,9 +1,6 @@
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,19 +19,13 @@ from astune.online.store.requests import (
 )
 from astune.online.store.retention import DeletionScope, delete
 from astune.store import tables
-from astune.store.database import Database, open_database
+from astune.store.database import Database
 from astune.token_ids import Logprobs, TokenIds
 from astune.types import Turn
-from tests.store.databases import new_url
+from tests.store.databases import one_database
 
 _NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    opened = open_database(new_url(request.param, Path(tmp_path_factory.mktemp("store"))))
-    yield opened
-    opened.close()
+database = one_database
 
 
 def message(role: str, text: str, **more: object) -> dict[str, object]:

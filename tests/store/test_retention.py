@@ -1,5 +1,4 @@
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ from astune.errors import StoreError
 from astune.online.store import audit
 from astune.online.store.retention import DAY, GONE, DeletionScope, delete, expire
 from astune.store.database import Database, open_database
-from astune.store.tables import commits, feedback, metadata, requests, samples
+from astune.store.tables import commits, feedback, requests, samples
 from tests.store.databases import database as database
+from tests.store.databases import empty
+from tests.store.databases import one_database as one_database
 from tests.store.databases import url as url
 from tests.store.rows import add, add_feedback, add_request, add_version, cells
 
@@ -49,21 +50,6 @@ SHAPE: dict[str, Any] = {
     "owners": st.lists(st.integers(0, 2), min_size=1, max_size=3),
     "asked": st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=1, max_size=5),
 }
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def one_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    from tests.store.databases import new_url
-
-    database = open_database(new_url(request.param, tmp_path_factory.mktemp("store")))
-    yield database
-    database.close()
-
-
-def empty(database: Database) -> None:
-    with database.writing() as connection:
-        for table in reversed(metadata.sorted_tables):
-            connection.execute(table.delete())
 
 
 def mentions(row: tuple[Any, ...], texts: set[str]) -> bool:

@@ -312,14 +312,6 @@ async def test_what_one_attempt_earned_is_not_held_for_others_that_stop_ends() -
     assert adds_up(runner)
 
 
-async def test_a_reward_that_is_refused_is_counted_and_not_sent_again() -> None:
-    with ScriptedOnlineService(lambda body: "x") as service:
-        service.fail[FEEDBACK_PATH] = [403]
-        async with runner_of(service) as runner:
-            await runner.wrap(ask, client=None)("x")
-    assert service.feedback == [] and runner.stats().feedback_refused == {"ServiceRefused": 1}
-
-
 @pytest.mark.fault(
     "Online training",
     "an agent's process ends with rewards that were not sent",
@@ -341,18 +333,6 @@ async def test_rewards_that_one_runner_could_not_send_are_sent_by_the_next(tmp_p
             pass
     assert [body["reward"] for body in service.feedback] == [0.5] and later.stats().feedback_sent == 1
     assert [file.name for file in (tmp_path / "spool").iterdir()] == ["000000000000-broken.json"]
-
-
-async def test_without_a_spool_what_cannot_be_sent_is_counted_as_lost() -> None:
-    with ScriptedOnlineService(lambda body: "x") as service:
-        service.fail[FEEDBACK_PATH] = [503] * 10_000
-        runner = runner_of(service)
-        await runner.start()
-        await runner.wrap(ask, client=None)("x")
-        while not runner.stats().rewarded:
-            await anyio.lowlevel.checkpoint()
-        await runner.stop(seconds=0.0)
-    assert (runner.stats().feedback_lost, runner.stats().feedback_waiting) == (1, 0)
 
 
 class Account:

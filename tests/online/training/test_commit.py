@@ -1,8 +1,7 @@
 import json
-import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,8 @@ from astune.training.engine import Engine
 from astune.types import Sample, Update
 from tests.online.training.world import World, config_of
 from tests.store.databases import database as database
+from tests.store.databases import sqlite as sqlite
 from tests.store.databases import url as url
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.db")
-    yield opened
-    opened.close()
 
 
 def weight(world: World, number: int) -> float:
@@ -211,28 +204,6 @@ def test_of_trainers_at_once_one_makes_each_version(database: Database, tmp_path
     assert [(version.number, version.parent) for version in made] == [(1, 0), (2, 1), (3, 2), (4, 3)]
     assert len({version.commit_id for version in made}) == 4
     assert sorted(row["turn_id"] for row in world.rows(tables.samples)) == list(range(1, 9))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_judged_together_no_turn_is_trained_twice(sqlite: Database, tmp_path: Path, seed: int) -> None:
-    """Feedback on parts of conversations that overlap, before and after the commits that train them."""
-    draw = random.Random(seed)
-    world = World(sqlite, tmp_path)
-    trainer = world.trainer()
-    said: list[str] = []
-    for _ in range(6):
-        conversation, before = f"c{world.now:g}", None
-        for _ in range(draw.randint(1, 4)):
-            msg_id = f"m{world.now:g}"
-            exchange = said[-1] if before is not None and draw.random() < 0.3 else msg_id
-            before = world.answer(msg_id, conversation=conversation, follows=before, exchange=exchange)
-            said.append(msg_id)
-        for _ in range(draw.randint(1, 4)):
-            about = draw.sample(said, min(len(said), draw.randint(1, 3)))
-            world.say(draw.choice([0.0, 0.5, 1.0]), about=about, author=f"u{draw.randint(0, 3)}")
-        assert world.commit(trainer).state in ("made", "empty")
-    trained = Counter(row["turn_id"] for row in world.rows(tables.samples))
-    assert trained and set(trained.values()) == {1}
 
 
 @pytest.mark.fault(

@@ -1,6 +1,5 @@
 """A commit that somebody asks for trains on what is there, all of it and now."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,9 @@ from astune.online.store.commits import CommitRow, Wanted
 from astune.online.training.log import line_of
 from astune.online.training.trainer import Trainer
 from astune.store import tables
-from astune.store.database import Database, open_database
+from astune.store.database import Database
 from tests.online.training.world import World, config_of
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.db")
-    yield opened
-    opened.close()
+from tests.online.training.world import database as database
 
 
 def ticked(world: World, trainer: Trainer) -> list[CommitRow]:

@@ -13,10 +13,10 @@ import pytest
 from astune.monitor.run_dir import COMPLETE
 from astune.online.store import commits, versions
 from astune.online.training.checkpoint import check
-from astune.online.training.commit import LEASE_SECONDS, PHASES
+from astune.online.training.commit import LEASE_SECONDS
 from astune.online.training.trainer import MOST_BEGINNINGS
 from astune.store import tables
-from astune.store.database import Database, open_database
+from astune.store.database import open_database
 from astune.support.resources import tiny_model_dir
 from tests.online.training.world import World, config_of
 from tests.store.databases import database as database
@@ -24,8 +24,6 @@ from tests.store.databases import url as url
 from tests.training.killed import Killed
 
 KILLS = 12
-LEARNED = (tables.samples, tables.episodes)
-"""Where a commit writes what was learned from."""
 
 
 def kill_at(world: World, wanted: str) -> None:
@@ -40,51 +38,8 @@ def kill_at(world: World, wanted: str) -> None:
     world.now += LEASE_SECONDS + 1
 
 
-def rated(database: Database, folder: Path) -> World:
-    world = World(database, folder)
-    world.rate(1.0, 2)
-    world.rate(0.0)
-    return world
-
-
 def folders(world: World) -> list[str]:
     return sorted(path.name for path in (world.folder / "versions").glob("*"))
-
-
-@pytest.fixture(scope="module")
-def unharmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[int]]:
-    """What the same commit leaves when nobody disturbs it: its folders, and how many rows of each of `LEARNED`."""
-    folder = tmp_path_factory.mktemp("unharmed")
-    database = open_database(f"sqlite:///{folder}/unharmed.db")
-    world = rated(database, folder)
-    world.commit()
-    found = folders(world), [len(world.rows(table)) for table in LEARNED]
-    database.close()
-    return found
-
-
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.fault(
-    "Online training",
-    "the trainer is killed (kill -9) in any phase of a commit",
-    "the version is there whole, or nothing is changed and the next trainer makes the same one",
-)
-def test_killed_in_a_phase_a_trainer_leaves_a_version_or_nothing(
-    database: Database, tmp_path: Path, unharmed: tuple[list[str], list[int]], phase: str
-) -> None:
-    world = rated(database, tmp_path / "killed")
-    world.ask()
-    kill_at(world, phase)
-    with database.reading() as connection:
-        there = versions.every(connection)
-    assert len(there) == (phase == "written")
-    if phase != "written":
-        assert not any(world.rows(table) for table in LEARNED)
-        assert {row["state"] for row in world.rows(tables.feedback)} == {"counts"}
-        done = world.tick(world.trainer())
-        assert done is not None and done.state == "made"
-    assert folders(world) == unharmed[0], "one folder, named after the same digest: nobody's are left"
-    assert [len(world.rows(table)) for table in LEARNED] == unharmed[1]
 
 
 def train_in_a_child(url: str, world: World, seconds: float) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from astune.algorithm.step_advantage import Rewards
 from astune.cli.online.train import _status_lines
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.online.store import audit, leases, versions
-from astune.online.store.commits import CommitRow, Wanted
+from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.commit import LEASE, LEASE_SECONDS
 from astune.online.training.learning import MOST_HALVINGS
@@ -31,14 +30,8 @@ from astune.testing.engine import STATE_FILE, scripted_engine
 from astune.training.engine import Engine
 from astune.types import Task
 from tests.online.training.world import COUNTING, World, config_of
+from tests.online.training.world import database as database
 from tests.training.killed import Killed
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.db")
-    yield opened
-    opened.close()
 
 
 def pair(world: World) -> None:
@@ -99,24 +92,6 @@ def test_enough_episodes_make_a_commit_due(database: Database, tmp_path: Path) -
     assert world.tick(trainer) is None
 
 
-def test_what_taught_nothing_is_not_looked_at_again_until_something_else_is_rated(
-    database: Database, tmp_path: Path
-) -> None:
-    world = World(database, tmp_path, config_of(every_seconds=10.0))
-    trainer = world.trainer()
-    world.rate(1.0, 2)
-    world.now += 10
-    row = world.tick(trainer)
-    assert row is not None and row.state == "empty" and row.figures is not None
-    assert row.figures["why"] == "nothing that was rated has anything to learn from: 2 no_signal"
-    world.now += 100
-    assert world.tick(trainer) is None
-    world.rate(0.0)
-    row = world.tick(trainer)
-    assert row is not None and row.figures is not None
-    assert (row.state, row.figures["episodes/trained"]) == ("made", 3.0), "with another they are worth something"
-
-
 @pytest.mark.fault(
     "Online training",
     "everybody says the same of every answer: there is nothing to compare",
@@ -172,83 +147,6 @@ def test_a_commit_that_failed_is_made_again_after_a_while(database: Database, tm
     world.now += FAILED_SECONDS
     row = world.tick(trainer)
     assert row is not None and (row.state, row.version) == ("made", 1)
-
-
-def test_a_commit_may_be_about_older_answers_or_one_task_alone(database: Database, tmp_path: Path) -> None:
-    world = World(database, tmp_path)
-    pair(world)
-    before = world.now + 0.5
-    pair(world)
-    row = world.commit(wanted=Wanted(time_threshold=before))
-    assert row.figures is not None and row.figures["episodes/trained"] == 2.0
-    assert row.figures["waiting/not_asked_for"] == 2.0
-
-
-def test_one_trains_and_the_other_takes_over_when_it_is_gone(database: Database, tmp_path: Path) -> None:
-    world = World(database, tmp_path)
-    first, second = world.trainer(), world.trainer()
-    pair(world)
-    assert world.commit(first).state == "made"
-    pair(world)
-    world.ask()
-    assert world.tick(second) is None, "the first has the lease"
-    first.leave()
-    row = world.tick(second)
-    assert row is not None and row.version == 2
-    world.ask()
-    world.now += LEASE_SECONDS + 1
-    assert world.tick(first) is not None, "the second was not heard of for too long"
-
-
-def test_a_trainer_that_is_heard_of_keeps_its_lease(database: Database, tmp_path: Path) -> None:
-    world = World(database, tmp_path)
-    first, second = world.trainer(), world.trainer()
-    assert world.tick(first) is None
-    world.ask()
-    for _ in range(3):
-        world.now += LEASE_SECONDS - 2
-        first.renew()
-        assert world.tick(second) is None
-    world.now += LEASE_SECONDS + 1
-    first.renew()
-    assert world.tick(second) is not None, "too late: it had run out"
-
-
-def test_a_trainer_that_was_taken_for_dead_makes_no_version(database: Database, tmp_path: Path) -> None:
-    world = World(database, tmp_path)
-    pair(world)
-    world.ask()
-    other = world.trainer()
-    done: list[Any] = []
-
-    def phase(name: str) -> None:
-        if name == "renamed":  # it stood still for so long that another one did its work
-            world.now += LEASE_SECONDS + 1
-            thread = threading.Thread(target=lambda: done.append(world.tick(other)))
-            thread.start()
-            thread.join()
-
-    assert world.tick(world.trainer(phase)) is None
-    assert done[0].state == "made"
-    assert [row["version"] for row in world.rows(tables.versions)] == [1]
-    assert len(world.rows(tables.samples)) == 2
-
-
-def test_a_lease_is_given_back_with_what_was_under_way(database: Database, tmp_path: Path) -> None:
-    def phase(name: str) -> None:
-        if name == "updated":
-            raise Killed
-
-    world = World(database, tmp_path)
-    pair(world)
-    world.ask()
-    trainer: Trainer = world.trainer(phase)
-    with pytest.raises(Killed):
-        world.tick(trainer)
-    trainer.leave()
-    assert [row["state"] for row in world.rows(tables.commits)] == ["asked"]
-    with database.reading() as connection:
-        assert leases.find_holder(connection, LEASE, world.now) is None
 
 
 def test_a_trainer_that_is_stopped_lets_others_train(database: Database, tmp_path: Path) -> None:

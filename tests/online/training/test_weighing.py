@@ -1,7 +1,7 @@
 """What one author and one word weigh in the loss of a commit, whatever they send."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,13 @@ from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.log import line_of
 from astune.online.training.weighing import Author, limit_authors, weigh
 from astune.store import tables
-from astune.store.database import Database, open_database
+from astune.store.database import Database
 from astune.types import Sample, Span, Timeline
 from tests.online.training.world import World, config_of
+from tests.online.training.world import database as database
 
 LINE = Timeline("agent", (1, 2), (Span(0, 1, 2, 0, 1.0, True, (0.0,)),))
 HONEST = 11
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/store.db")
-    yield opened
-    opened.close()
 
 
 said = st.tuples(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e3))

@@ -20,7 +20,10 @@ from astune.store.database import Database
 from astune.testing.engine import scripted_engine
 from astune.training.engine import LoadEngine
 from astune.types import Turn
+from tests.store.databases import sqlite
 
+database = sqlite
+"""The fixture of a test that takes one kind of database for all."""
 COUNTING = scripted_engine(lambda prompt: "4")
 """An engine whose only weight is a number."""
 
