@@ -17,7 +17,6 @@ import os
 import platform
 import pty
 import select
-import shutil
 import statistics
 import subprocess
 import sys
@@ -118,9 +117,8 @@ def _models(folder: Path, workflow: str) -> dict[str, str]:
     scripted = f"scripted:{answers}"
     command = _command(scripted, folder, workflow, step=False)
     subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    (recording,) = folder.glob("runs/*/*/recordings/*.json")
-    kept = shutil.copy(recording, folder / "episode.json")
-    return {"scripted": scripted, "human": "human", "replay": f"replay:{kept}", "tiny": "tiny"}
+    (log,) = folder.glob("runs/*/*/episodes/debug.jsonl")
+    return {"scripted": scripted, "human": "human", "replay": f"replay:{log}", "tiny": "tiny"}
 
 
 def _command(model: str, folder: Path, workflow: str, *, step: bool = True) -> list[str]:

@@ -65,15 +65,16 @@ class EpisodeLog:
         self._sink = sink
         self._files: dict[str, LineFile] = {}
 
-    def write(self, episode: Episode, *, step: int, phase: str) -> None:
-        """Write a line. Values in the answer or the task's row that are not JSON are written as text; logprobs keep
-        five digits. Raises RunFolderError where the disk does not take it."""
+    def write(self, episode: Episode, *, step: int, phase: str) -> Path:
+        """Write a line, and return its file. Values in the answer or the task's row that are not JSON are written as
+        text; logprobs keep five digits. Raises RunFolderError where the disk does not take it."""
         if phase not in self._files:
             self._files[phase] = LineFile(episodes_path(self._folder, phase))
         row = episode_to_row(EpisodeRecord(step, phase, episode))
         self._files[phase].append_plain(row)
         if self._sink is not None:
             self._sink.write(row)
+        return self._files[phase].path
 
     def sync(self) -> None:
         """Waits until all that was written is on the disk."""

@@ -19,7 +19,6 @@ from typing import Any
 
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.jsonl import plain
-from astune.recordings.recording import without_timing
 from astune.ropes import common_start
 from astune.types import Episode, Turn
 
@@ -49,6 +48,13 @@ class Difference:
 def first_difference(first: Episode, second: Episode, decode: Decode | None = None) -> Difference | None:
     """None if their recordings are equal but for what differs from run to run. `decode` shows tokens as text."""
     return next(_differences(first, second, decode), None)
+
+
+def without_timing(episode: Episode) -> Episode:
+    """The episode less what differs from run to run: seconds, and the traceback of its error."""
+    metrics = {name: value for name, value in episode.metrics.items() if name != "seconds"}
+    error = None if episode.error is None else replace(episode.error, traceback="")
+    return replace(episode, metrics=metrics, error=error)
 
 
 def turns_differ(first: Episode, second: Episode, decode: Decode | None = None) -> Difference | None:

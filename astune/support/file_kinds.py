@@ -22,7 +22,10 @@ class Kind(Enum):
     """What a file holds, and where it belongs."""
 
     EPISODES = "recorded episodes", "for astune.trainer.examples, `astune replay`, `rescore` and `diff`"
-    RECORDING = "the recording of an episode", "for `astune replay`, `rescore` and `diff`, and for --model replay:FILE"
+    RECORDING = (
+        "the older recording of an episode",
+        "for `astune replay`, `rescore` and `diff`, and for --model replay:FILE",
+    )
     CONVERSATIONS = (
         "conversations that end with an answer",
         "for astune.trainer.examples, with astune.algorithm.method sft",

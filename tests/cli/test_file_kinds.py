@@ -1,6 +1,7 @@
 """A file or folder in the place of another is told as what it is, with the place that it belongs in."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from astune.examples.read import read_examples
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.run_dir import RunDir
-from astune.recordings.recording import write_recording
 from astune.support.file_kinds import Kind, kind_of, kind_of_path
 from astune.support.resources import tiny_model_dir
 from astune.types import Episode, StopReason, Task
+from tests.recordings.test_recording import BEFORE
 from tests.rows import each_row
 
 ASKED, SAID = {"role": "user", "content": "6 * 12?"}, {"role": "assistant", "content": "72"}
@@ -53,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
         log.write(EPISODE, step=1, phase="train")
     with run.save_checkpoint(1) as path:
         (path / "weights").write_text("")
-    write_recording(folder / "recording.json", EPISODE, Config())
+    shutil.copyfile(BEFORE, folder / "recording.json")
     played = folder / "played"
     played.mkdir()
     (played / "config.yaml").write_text("astune: {}\n")

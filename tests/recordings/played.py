@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 
-from astune.config.schema import RolloutConfig
+from astune.config.schema import Config, RolloutConfig
+from astune.monitor import EpisodeLog, RunDir
 from astune.recordings.replay import EpisodeReplay, ReplayObserver
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
 from astune.training.rollout_setup import NoPolicy
-from astune.types import Sampling, Task
+from astune.types import Episode, Sampling, Task
 from astune.workflow.workflow_base import as_workflow
 
 CONTEXT_LENGTH = 8192
@@ -48,6 +50,16 @@ def replay(workflow, recorded, chat_format, *, sampling=None, policy=None, until
     setup = setup_of(workflow, policy or NoPolicy(CONTEXT_LENGTH), chat_format, **options)
     playing = EpisodeReplay(recorded, chat_format, until=until, patience=patience)
     return run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task, sampling)
+
+
+def kept(folder: Path, config: Config, *episodes: Episode, step: int = 0, phase: str = "debug") -> Path:
+    """The log of a run in `folder` that has played these episodes."""
+    run_dir = RunDir(folder)
+    folder.mkdir(exist_ok=True)
+    run_dir.save_config(config)
+    with EpisodeLog(run_dir) as log:
+        paths = [log.write(episode, step=step, phase=phase) for episode in episodes]
+    return paths[0]
 
 
 def installed_line():

@@ -12,12 +12,11 @@ from astune.config.schema import Config, ModelConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.monitor import EpisodeLog, RunDir, read_episodes
 from astune.plugins import load_plugin
-from astune.recordings.recording import recording_path, write_recording
 from astune.rollout.verdict import strip_verdict
 from astune.testing import write_test_model_dir
 from astune.types import EpisodeError, StopReason, Task
 from tests.recordings.habits import HabitPolicy
-from tests.recordings.played import play
+from tests.recordings.played import kept, play
 
 JUDGES = """\
 import asyncio
@@ -112,29 +111,27 @@ def test_a_workflow_that_was_changed_is_told_where_and_ends_with_1(run, folder, 
 
 
 def test_a_recording_replays_with_the_configuration_in_it(folder, config, chat_format, capsys):
-    path = recording_path(folder, "train/t1/0")
-    write_recording(path, played(folder, chat_format, 1), config)
+    path = kept(folder / "demo-debug", config, played(folder, chat_format, 1))
     assert main(["replay", str(path)]) == 0
-    assert main(["replay", str(folder / "recordings"), "astune.rollout.max_turns=1"]) == 1
+    assert main(["replay", str(folder / "demo-debug"), "astune.rollout.max_turns=1"]) == 1
     assert "after 1 turns: recorded a call of agent, now no more model calls" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "of an older ASTune"])
-def test_a_replay_is_told_the_time_of_the_recording_or_names_the_difference(kept, folder, config, tmp_path, capsys):
+@pytest.mark.parametrize("known", [True, False], ids=["kept", "of an older ASTune"])
+def test_a_replay_is_told_the_time_of_the_recording_or_names_the_difference(known, folder, config, tmp_path, capsys):
     model_dir = write_test_model_dir(tmp_path / "dated", context_length=8192)
     template = model_dir / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d %b %Y') }}\n" + template.read_text())
     model = ModelConfig(path=str(model_dir), clock=datetime(2001, 2, 3))
     without = Config(astune=config.astune.model_copy(update={"model": ModelConfig(path=str(model_dir))}))
-    settings = Config(astune=at_clock(without.astune, model.clock)) if kept else without
-    path = recording_path(folder, "train/t1/0")
-    write_recording(path, played(folder, load_chat_format(model, model_dir), 1), settings)
+    settings = Config(astune=at_clock(without.astune, model.clock)) if known else without
+    path = kept(folder / "dated-debug", settings, played(folder, load_chat_format(model, model_dir), 1))
     save_config(without, folder / "other.yaml")
     for arguments in ([], ["--conf", str(folder / "other.yaml")]):
-        assert main(["replay", str(path), *arguments]) == (0 if kept else 1)
+        assert main(["replay", str(path), *arguments]) == (0 if known else 1)
     capsys.readouterr()
     assert main(["replay", str(path), "astune.model.clock=2002-02-03"]) == 1
-    then = "was 2001-02-03T00:00:00 when it was recorded" if kept else "was not kept with the recording"
+    then = "was 2001-02-03T00:00:00 when it was recorded" if known else "was not kept with the recording"
     assert f"it {then}, and is 2002-02-03T00:00:00 now (astune.model.clock)" in capsys.readouterr().out
 
 
@@ -151,13 +148,12 @@ def test_a_log_without_a_configuration_needs_one(run, config, capsys):
 
 
 def test_a_broken_configuration_in_a_recording_names_the_recording(folder, config, chat_format, capsys):
-    path = folder / "one.json"
-    write_recording(path, played(folder, chat_format, 1), config)
+    path = kept(folder / "one", config, played(folder, chat_format, 1))
     assert main(["replay", str(path), "astune.rollout.max_turns=none"]) == 2
     assert "command line: astune.rollout.max_turns" in capsys.readouterr().err
-    write_recording(path, played(folder, chat_format, 1), Config())
+    RunDir(folder / "one").save_config(Config())
     assert main(["replay", str(path)]) == 2
-    assert "one.json, config, line" in capsys.readouterr().err
+    assert "debug.jsonl#0, config, line" in capsys.readouterr().err
 
 
 def test_a_judge_that_fails_gives_no_verdict_and_never_0(run, folder, capsys):
@@ -219,9 +215,8 @@ def test_diff_shows_tokens_as_text(folder, config, chat_format, capsys):
     output = tuple(one.turns[1].output_ids)
     ids = [*output[:1], *chat_format.encode("!"), *output[2:]]
     two = replace(one, turns=(one.turns[0], replace(one.turns[1], output_ids=ids)), timelines=())
-    for name, episode in (("one.json", one), ("two.json", two)):
-        write_recording(folder / name, episode, config)
-    assert main(["diff", "one.json", "two.json"]) == 1
+    paths = [str(kept(folder / name, config, episode)) for name, episode in (("one", one), ("two", two))]
+    assert main(["diff", *paths]) == 1
     printed = capsys.readouterr().out
     assert "they part at turn 2 of agent, answer, token 1 after" in printed and "!" in printed
     assert "A  1 turn, " in printed
@@ -271,7 +266,6 @@ def test_a_judge_that_compares_attempts_gets_the_groups_of_the_run(run, folder, 
 def test_a_replay_does_not_ask_a_judge_that_compares_attempts(folder, config, chat_format, capsys):
     judge = config.astune.task_judge.model_copy(update={"judge_protocol": f"{folder / 'judges.py'}:Places"})
     with_judge = config.model_copy(update={"astune": config.astune.model_copy(update={"task_judge": judge})})
-    path = recording_path(folder, "train/t1/0")
-    write_recording(path, played(folder, chat_format, 1), with_judge)
+    path = kept(folder / "judged", with_judge, played(folder, chat_format, 1))
     assert main(["replay", str(path)]) == 0
     assert "1 equal" in capsys.readouterr().out

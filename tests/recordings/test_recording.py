@@ -1,7 +1,6 @@
-"""An episode as one file: what is written is read back, and what is broken is named with its place."""
+"""Episodes of a log with their configuration: what is written is read back, and what is broken is named."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from astune.config.render import save_config
 from astune.config.schema import Config
 from astune.errors import AstuneError, ConfigError
 from astune.monitor import EpisodeLog, RunDir
-from astune.recordings.recording import (
-    pick_recording,
-    read_recordings,
-    recording_bytes,
-    recording_path,
-    write_recording,
-)
+from astune.monitor.episodes import episode_to_row
+from astune.recordings.recording import pick_recording, read_recordings
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
+from tests.recordings.played import kept
+
+BEFORE = Path(__file__).parent / "recording.before.json"
+"""An episode as debug runs kept it before: one file each, with the configuration in it."""
 
 texts = st.text(max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -102,13 +100,6 @@ def an_episode(seconds=1.5):
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "recordings" / "one.json"
-    write_recording(path, an_episode(), Config(), step=3, phase="train")
-    return path
-
-
-@pytest.fixture
 def run_dir(tmp_path):
     return RunDir.open(Config.model_validate({"astune": {"runs_dir": str(tmp_path)}}), resume=False)
 
@@ -116,48 +107,29 @@ def run_dir(tmp_path):
 @settings(max_examples=60)
 @given(episode=episodes(), step=st.integers(0, 99), phase=st.sampled_from(["debug", "train", "eval/greedy"]))
 def test_what_is_written_is_read_back_and_written_again_byte_for_byte(tmp_path_factory, episode, step, phase):
-    path = tmp_path_factory.mktemp("recording") / "one.json"
     config = Config.model_validate({"astune": {"seed": step, "experiment_name": "${x}"}})
-    write_recording(path, episode, config, step=step, phase=phase)
-    found = pick_recording(path)
+    log = kept(tmp_path_factory.mktemp("recording"), config, episode, step=step, phase=phase)
+    found = pick_recording(log)
     assert (found.episode, found.step, found.phase, found.config) == (episode, step, phase, config)
-    assert recording_bytes(found.episode, config, step=step, phase=phase) == path.read_bytes()
+    line = json.dumps(episode_to_row(found), ensure_ascii=False) + "\n"
+    assert line.encode(errors="backslashreplace") == log.read_bytes()
 
 
-def test_what_is_not_known_stays_not_known(tmp_path):
-    turn = Turn("a", [1], [2], [math.nan], 0, "stop")
-    write_recording(tmp_path / "one.json", replace(an_episode(), turns=(turn,), timelines=()), Config())
-    assert math.isnan(pick_recording(tmp_path / "one.json").episode.turns[0].logprobs[0])
+def test_the_file_of_one_episode_that_older_debug_runs_kept_is_read(tmp_path):
+    found = pick_recording(BEFORE)
+    assert (found.episode, found.step, found.phase, found.config.astune.seed) == (an_episode(), 3, "debug", 5)
+    folder = tmp_path / "demo-debug" / "recordings"
+    folder.mkdir(parents=True)
+    (folder / "one.json").write_bytes(BEFORE.read_bytes())
+    for place in (folder, folder.parent):
+        assert [one.origin for one in read_recordings(place)] == [str(folder / "one.json")]
 
 
-def test_two_runs_of_one_episode_differ_in_the_line_of_timing_alone():
-    lines = [recording_bytes(an_episode(seconds), Config()).splitlines() for seconds in (1.5, 2.5)]
-    different = [one for one, two in zip(*lines, strict=True) if one != two]
-    assert different == [b' "timing": {"seconds": 1.5},']
-
-
-def test_every_turn_timeline_and_setting_has_a_line_of_its_own(file):
-    text = file.read_text()
-    assert sum(line.startswith('   {"agent": "solver"') for line in text.splitlines()) == 2
-    assert '\n   "rollout": {' in text and json.loads(text)["astune_recording"] == 2
-
-
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "writing a recording fails half way",
-    "the old file stays whole, and no half file is left",
-)
-def test_no_half_file_is_left_and_the_old_one_is_replaced(file):
-    write_recording(file, an_episode(9.0), Config())
-    assert [path.name for path in file.parent.iterdir()] == ["one.json"]
-    assert pick_recording(file).episode.metrics["seconds"] == 9.0
-
-
-@pytest.mark.fault("Records and checkpoints", "a recording is cut off anywhere", "an error that names the file")
-@settings(max_examples=300)
+@pytest.mark.fault("Records and checkpoints", "an older recording is cut off anywhere", "an error that names the file")
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_file_that_is_cut_anywhere_is_an_error_that_names_it(tmp_path_factory, data):
-    whole = recording_bytes(replace(an_episode(), output=WorkflowOutput("東京 ☂")), Config())
+    whole = BEFORE.read_bytes()
     path = tmp_path_factory.mktemp("cut") / "cut.json"
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 2))])
     with pytest.raises(AstuneError, match=r"cut\.json"):
@@ -165,10 +137,11 @@ def test_a_file_that_is_cut_anywhere_is_an_error_that_names_it(tmp_path_factory,
 
 
 @settings(max_examples=150)
-@given(data=st.data())
-def test_a_file_with_other_values_is_read_or_is_an_error(tmp_path_factory, data):
-    value = json.loads(recording_bytes(an_episode(), Config()))
-    node = value["episode"]
+@given(data=st.data(), older=st.booleans())
+def test_a_file_with_other_values_is_read_or_is_an_error(tmp_path_factory, data, older):
+    value = json.loads(BEFORE.read_text())
+    value = value if older else value["episode"]
+    node = value["episode"] if older else value
     for _ in range(data.draw(st.integers(0, 3))):
         inner = node[data.draw(st.sampled_from(sorted(node)))] if isinstance(node, dict) else node[0]
         if not isinstance(inner, dict | list) or not inner:
@@ -179,87 +152,38 @@ def test_a_file_with_other_values_is_read_or_is_an_error(tmp_path_factory, data)
         del node[key]
     else:
         node[key] = data.draw(plain_values)
-    path = tmp_path_factory.mktemp("odd") / "odd.json"
-    path.write_text(json.dumps(value))
+    path = tmp_path_factory.mktemp("odd") / ("odd.json" if older else "odd.jsonl")
+    path.write_text(json.dumps(value) + "\n")
     try:
         pick_recording(path)
     except AstuneError as error:
         assert "odd.json" in str(error)
 
 
-def changed(file, change):
-    value = json.loads(file.read_text())
-    change(value)
-    file.write_text(json.dumps(value))
+def test_lengths_that_do_not_fit_are_told_with_their_line(run_dir):
+    log = kept(run_dir.path, Config(), an_episode())
+    log.write_text(log.read_text().replace("[-0.5, -0.25]", "[-0.5]"))
+    with pytest.raises(AstuneError, match=r"debug\.jsonl, line 1: not an episode .*span of 2 tokens with 1 logprobs"):
+        pick_recording(log)
 
 
-def test_what_is_no_json_is_named_with_line_and_column(file):
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines[:4], "  oops", *lines[4:]]))
-    with pytest.raises(AstuneError, match=r"one\.json, line 5: not JSON \(.* at column 3\)"):
-        pick_recording(file)
+def test_a_configuration_of_another_version_names_the_key(run_dir):
+    log = kept(run_dir.path, Config(), an_episode())
+    run_dir.config_path.write_text("astune: {sead: 1}\n")
+    with pytest.raises(AstuneError, match=r"config\.yaml: config: astune\.sead"):
+        pick_recording(log)
 
 
-def test_another_format_says_which_and_what_to_do(file):
-    changed(file, lambda value: value.update(astune_recording=3))
-    with pytest.raises(AstuneError, match="recorded in format 3; this ASTune reads up to 2: update ASTune"):
-        pick_recording(file)
-
-
-def test_a_recording_of_the_first_format_is_read(file):
-    """There each turn says how many of its messages are those of the same agent's turn before."""
-
-    def as_before(value):
-        value["astune_recording"] = 1
-        value["episode"]["turns"] = [{**turn, "messages_kept": 0} for turn in value["episode"]["turns"]]
-
-    now = pick_recording(file).episode
-    changed(file, as_before)
-    assert pick_recording(file).episode == now
-
-
-def test_json_that_is_no_recording_is_told_apart(file):
-    file.write_text("[1]")
-    with pytest.raises(AstuneError, match="not a recorded episode: there is no key 'astune_recording'"):
-        pick_recording(file)
-
-
-@pytest.mark.parametrize("key", ["timing", "config", "episode"])
-def test_a_missing_part_is_named(file, key):
-    changed(file, lambda value: value.pop(key))
-    with pytest.raises(AstuneError, match=f"the key '{key}' is missing"):
-        pick_recording(file)
-
-
-def test_a_broken_turn_is_named_with_its_line(file):
-    text = file.read_text().replace('"finish_reason"', '"finish_raison"')
-    file.write_text(text)
-    line = next(number for number, line in enumerate(text.split("\n"), start=1) if "finish_raison" in line)
-    with pytest.raises(AstuneError, match=rf"one\.json, line {line}: turns\[0\] has no 'finish_reason'"):
-        pick_recording(file)
-
-
-def test_lengths_that_do_not_fit_are_told(file):
-    file.write_text(file.read_text().replace("[-0.5, -0.25]", "[-0.5]"))
-    with pytest.raises(AstuneError, match=r"not an episode .*span of 2 tokens with 1 logprobs"):
-        pick_recording(file)
-
-
-def test_a_configuration_of_another_version_names_the_key(file):
-    changed(file, lambda value: value["config"]["astune"].update(sead=1))
-    with pytest.raises(AstuneError, match=r"recorded by ASTune .*config: astune\.sead"):
-        pick_recording(file)
-
-
-def test_a_path_that_is_not_there_names_the_nearest(file):
-    with pytest.raises(ConfigError, match=r"no such file or folder. Did you mean 'one\.json'\?"):
-        pick_recording(file.with_name("ones.json"))
+def test_a_path_that_is_not_there_names_the_nearest(run_dir):
+    log = kept(run_dir.path, Config(), an_episode())
+    with pytest.raises(ConfigError, match=r"no such file or folder. Did you mean 'debug\.jsonl'\?"):
+        pick_recording(log.with_name("debugs.jsonl"))
     with pytest.raises(ConfigError, match=r"there is no folder .*nowhere either"):
-        pick_recording(file.parent / "nowhere" / "one.json")
+        pick_recording(log.parent / "nowhere" / "one.jsonl")
 
 
 def test_a_folder_without_recordings_says_what_was_expected(tmp_path):
-    with pytest.raises(ConfigError, match=r"no recorded episodes in it; expected recordings \(\*\.json\)"):
+    with pytest.raises(ConfigError, match=r"no recorded episodes in it; expected a run's folder, or files as episodes"):
         list(read_recordings(tmp_path))
 
 
@@ -276,31 +200,21 @@ def test_a_run_gives_its_log_with_its_configuration(run_dir):
     assert [one.origin for one in found] == [f"{path}#{number}" for number in range(3)]
 
 
+def test_episodes_that_are_kept_beside_code_have_the_configuration_beside_them(run_dir, tmp_path):
+    log = kept(run_dir.path, Config.model_validate({"astune": {"seed": 5}}), an_episode())
+    folder = tmp_path / "tests" / "recorded"
+    folder.mkdir(parents=True)
+    log.rename(folder / "good.jsonl")
+    run_dir.config_path.rename(folder / "config.yaml")
+    assert [(one.config.astune.seed, one.origin) for one in read_recordings(folder)] == [(5, f"{folder}/good.jsonl#0")]
+
+
 def test_one_of_many_is_picked_by_number_or_id(run_dir):
-    with EpisodeLog(run_dir) as log:
-        for number in range(3):
-            log.write(replace(an_episode(), episode_id=f"train/t1/{number}"), step=number, phase="train")
-    path = run_dir.episodes_dir / "train.jsonl"
+    episodes = [replace(an_episode(), episode_id=f"train/t1/{number}") for number in range(3)]
+    path = kept(run_dir.path, Config(), *episodes)
     for name in ("2", "train/t1/2"):
         assert pick_recording(Path(f"{path}#{name}")).episode.episode_id == "train/t1/2"
     with pytest.raises(ConfigError, match=r"has several episodes; choose one, as .*#0 or .*#train/t1/0"):
         pick_recording(path)
     with pytest.raises(ConfigError, match=r"no episode 'train/t1/9' among the 3 .* Did you mean 'train/t1/"):
         pick_recording(Path(f"{path}#train/t1/9"))
-
-
-def test_recordings_of_a_run_are_taken_before_its_log(run_dir):
-    with EpisodeLog(run_dir) as log:
-        log.write(an_episode(), step=0, phase="train")
-    path = recording_path(run_dir.path, "debug/t1/0")
-    write_recording(path, replace(an_episode(), episode_id="debug/t1/0"), Config())
-    assert [one.episode.episode_id for one in read_recordings(run_dir.path)] == ["debug/t1/0"]
-
-
-@given(one=st.text(max_size=200), two=st.text(max_size=200))
-def test_episodes_with_different_names_have_different_safe_files(tmp_path_factory, one, two):
-    folder = tmp_path_factory.getbasetemp()
-    names = [recording_path(folder, name).name for name in (one, two)]
-    assert all(len(name) < 150 and name.isascii() and "/" not in name for name in names)
-    if one.replace("/", "_") != two.replace("/", "_"):
-        assert names[0] != names[1]

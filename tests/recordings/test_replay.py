@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,9 @@ from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import Config
 from astune.context_tracker.calls import ChatRequest
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.recordings.recording import pick_recording, recording_bytes, write_recording
+from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.recordings.diff import without_timing
+from astune.recordings.recording import pick_recording
 from astune.recordings.replay import EpisodeReplay, ReplayObserver, same_episode
 from astune.testing import ScriptedChatServer, ScriptedPolicy, write_test_model_dir
 from astune.testing.chat_server import chat_completion
@@ -21,7 +24,7 @@ from astune.types import Sampling, StopReason
 from tests.agents.answers import ANSWERS, script
 from tests.recordings import habits
 from tests.recordings.habits import HABITS, TASKS, HabitPolicy, user
-from tests.recordings.played import installed_line, play, replay, run, setup_of
+from tests.recordings.played import installed_line, kept, play, replay, run, setup_of
 from tests.rows import each_row
 
 EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
@@ -29,16 +32,12 @@ EPISODES = [(name, number) for name in HABITS for number in range(len(TASKS))]
 
 def as_recorded(episode, tmp_path):
     """The episode as it is read back."""
-    write_recording(tmp_path / "episode.json", episode, Config())
-    return pick_recording(tmp_path / "episode.json").episode
+    return pick_recording(kept(tmp_path / episode.task.task_id.replace("/", "_"), Config(), episode)).episode
 
 
 def content(episode):
-    """The recording without its line of timing, and without where in the code an error was raised."""
-    if episode.error is not None:
-        episode = replace(episode, error=replace(episode.error, traceback=""))
-    lines = recording_bytes(episode, Config()).split(b"\n")
-    return [line for line in lines if not line.startswith(b' "timing"')]
+    """The line of the episode, without its seconds and without where in the code an error was raised."""
+    return json.dumps(episode_to_row(EpisodeRecord(0, "debug", without_timing(episode))))
 
 
 def assert_replays(recorded, again, chat_format):

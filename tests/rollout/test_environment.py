@@ -11,7 +11,7 @@ import pytest
 from astune.config.judges import TaskJudgeConfig
 from astune.errors import RolloutError, WorkflowError
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row
-from astune.recordings.recording import without_timing
+from astune.recordings.diff import without_timing
 from astune.rollout import environment
 from astune.rollout.episode import run_episode
 from astune.task_judge.env_service_as_judge import EnvServiceJudge

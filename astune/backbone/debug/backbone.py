@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from astune.algorithm.method import method_of
 from astune.backbone.base import UPDATE_SECTIONS, Backbone
-from astune.backbone.debug.debug_run import DebugRun, EpisodeFiles, make_update_view
+from astune.backbone.debug.debug_run import DebugRun, make_update_view
 from astune.backbone.debug.plan import Attempts, find_recorded_clock, plan_attempts
 from astune.backbone.debug.sources.debug_model import DebugModel, choose_model
 from astune.backbone.debug.studio import studio
@@ -99,15 +99,15 @@ class DebugBackbone(Backbone):
             begin_run(store, settings, run_dir, new=True)
             log = stack.enter_context(EpisodeLog(run_dir, store))
             self._screen.run_started(config, model.name, run_dir.path, _describe(groups, config))
-            finished = self._play_groups(run, groups, EpisodeFiles(settings, run_dir, log))
+            finished = self._play_groups(run, groups, run_dir, log)
             log.sync()
         self._screen.run_finished(run.episodes)
         summary = {"episodes": len(run.episodes)}
         return RunReport(run_dir.path, 0, _find_status(finished, run.episodes), summary)
 
-    def _play_groups(self, run: DebugRun, groups: Sequence[Attempts], files: EpisodeFiles) -> bool:
+    def _play_groups(self, run: DebugRun, groups: Sequence[Attempts], run_dir: RunDir, log: EpisodeLog) -> bool:
         """True if all were played, False if Ctrl-C or the end of pdb ended it before."""
-        config, name = run.config, files.run_dir.path.name
+        config, name = run.config, run_dir.path.name
         studio_id = f"{config.project_name}/{name}/{int(time.time())}"
         with (
             studio(config.debug.studio_url, project=config.project_name, name=name, run_id=studio_id) as studio_run,
@@ -115,10 +115,10 @@ class DebugBackbone(Backbone):
             contextlib.suppress(KeyboardInterrupt, bdb.BdbQuit, asyncio.CancelledError),
         ):
             try:
-                run_and_leave(run.play(groups, files, studio_run))
+                run_and_leave(run.play(groups, log, studio_run))
                 return True
             except SetupError:
-                files.run_dir.discard()  # a run that never began leaves nothing behind
+                run_dir.discard()  # a run that never began leaves nothing behind
                 raise
         return False
 

@@ -8,7 +8,6 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from astune.algorithm import BatchRules, StepEstimator, check_episode, check_step, to_samples
 from astune.backbone.debug.observer import DebugObserver
@@ -18,14 +17,14 @@ from astune.backbone.debug.stops.stepper import Stepper
 from astune.backbone.debug.stops.stop import Branch
 from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Terminal
-from astune.backbone.debug.views.screen import Screen
+from astune.backbone.debug.views.screen import Screen, shorten_path
 from astune.backbone.debug.views.update import show_update
-from astune.config.schema import AstuneConfig, Config
+from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.monitor import EpisodeLog, RunDir
+from astune.monitor import EpisodeLog
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.tool_failures import ToolFailures
-from astune.recordings.recording import Recording, recording_path, write_recording
+from astune.recordings.recording import Recording
 from astune.recordings.replay import PATIENCE, EpisodeReplay, replay_difference
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
@@ -36,23 +35,6 @@ from astune.workflow.lifetime import lifetime
 
 ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
 """Shows what one optimizer step over the samples of a group would do."""
-
-
-@dataclass(frozen=True)
-class EpisodeFiles:
-    """The places in which the episodes of a debug run are kept: its log, and a file for each."""
-
-    config: Config
-    """The configuration that recordings hold."""
-    run_dir: RunDir
-    log: EpisodeLog
-
-    def keep(self, episode: Episode) -> Path:
-        """Returns the file that the episode was recorded in."""
-        self.log.write(episode, step=0, phase="debug")
-        path = recording_path(self.run_dir.path, episode.episode_id)
-        write_recording(path, episode, self.config)
-        return path
 
 
 @dataclass
@@ -72,12 +54,12 @@ class DebugRun:
     """True once the run was told to stop."""
     running: bool = False
 
-    async def play(self, groups: Iterable[Attempts], files: EpisodeFiles, studio: Studio | None) -> None:
+    async def play(self, groups: Iterable[Attempts], log: EpisodeLog, studio: Studio | None) -> None:
         """Play all attempts. Raises `BdbQuit` if the user quit pdb, CancelledError if the run was stopped, both with
         the episodes so far kept; `InvariantError` for a fault of ASTune, `SetupError` before the first episode."""
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        self._files = files
+        self._log = log
         self._stepper = Stepper(
             self.terminal, self.screen, self.model.chat_format, self.stop, stops=_has_stops(self.config)
         )
@@ -175,8 +157,8 @@ class DebugRun:
 
     def _finish(self, episode: Episode) -> None:
         self.episodes.append(episode)
-        path = self._files.keep(episode)
-        self.screen.episode_done(episode, path)
+        path = self._log.write(episode, step=0, phase="debug")
+        self.screen.episode_done(episode, f"{shorten_path(path)}#{len(self.episodes) - 1}")
         self._warn(self.tools.add(episode))
         check_episode(episode)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from astune.config.schema import AstuneConfig
 from astune.errors import TaskError
 from astune.monitor.episode_filter import parse_filter
-from astune.monitor.episodes import EpisodeRecord
 from astune.recordings.recording import Recording, read_recordings
 from astune.task_reader.task_sets import stream_tasks
 from astune.training.tasks import check_tasks
@@ -84,9 +83,9 @@ def _read_recorded(path: Path, filter_text: str | None) -> list[Attempts]:
     count = 0
     for recording in read_recordings(path):
         count += 1
-        episode = recording.episode
-        if wanted is None or wanted(EpisodeRecord(recording.step, recording.phase, episode)):
-            groups.setdefault((recording.step, recording.phase, episode.task.task_id), []).append(recording)
+        if wanted is None or wanted(recording):
+            place = (recording.step, recording.phase, recording.episode.task.task_id)
+            groups.setdefault(place, []).append(recording)
     if not groups:
         raise TaskError(f"{path}: none of its {count:,} recorded episodes passes the filter {filter_text!r}")
     return [Attempts(group[0].episode.task, tuple(group)) for group in groups.values()]

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 REPLAY_EXAMPLES = """\
   {program} replay runs/p/n-debug                          all recorded episodes of a run
-  {program} replay runs/p/n-debug/recordings/debug_t1_0.json --step
+  {program} replay runs/p/n-debug/episodes/debug.jsonl#0 --step
   {program} replay runs/p/n/episodes/train.jsonl#17        one of a training run"""
 RESCORE_EXAMPLES = """\
   {program} rescore runs/p/n --judge my_judge.py:judge --filter "phase=train and step>=10"
   {program} rescore runs/p/n --judge MathAnswerAsJudge astune.task_judge.answer_format=boxed --out new.jsonl"""
 DIFF_EXAMPLES = """\
-  {program} diff runs/p/a-debug/recordings/debug_t1_0.json runs/p/b-debug/recordings/debug_t1_0.json
+  {program} diff runs/p/a-debug/episodes/debug.jsonl#0 runs/p/b-debug/episodes/debug.jsonl#0
   {program} diff runs/p/n/episodes/train.jsonl#3 runs/p/n/episodes/train.jsonl#4"""
 
 

@@ -90,7 +90,7 @@ def select(files: Sequence[Path], filter_text: object) -> Iterator[Recording]:
     for file in files:
         for recording in read_recordings(file):
             seen += 1
-            if keep is None or keep(recording.record):
+            if keep is None or keep(recording):
                 found += 1
                 yield recording
     if not found:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from astune.config.schema import AstuneConfig
-from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.monitor.episodes import episode_to_row
 from astune.monitor.jsonl import LineFile
 from astune.recordings.recording import Recording
 from astune.recordings.rescore import Rescored, judged_anew
@@ -34,9 +34,7 @@ async def rescore_all(
         file = None if new is None else stack.enter_context(LineFile(new))
         async for one in judged_anew(recordings, config_of):
             if file is not None:
-                recording = one.recording
-                record = EpisodeRecord(recording.step, recording.phase, one.after or recording.episode)
-                file.append_plain(episode_to_row(record))
+                file.append_plain(episode_to_row(replace(one.recording, episode=one.after or one.recording.episode)))
             done.append(_head(one))
     if new is not None and out is not None:
         os.replace(new, out)

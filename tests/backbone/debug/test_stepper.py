@@ -12,6 +12,7 @@ from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, TaskError
 from astune.monitor import read_episodes
+from astune.recordings.recording import read_recordings
 from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.support.terminal import Console
 from astune.testing import ScriptedPolicy
@@ -200,8 +201,8 @@ def test_quitting_keeps_the_episode_so_far(play):
     (episode,) = played.episodes
     assert played.report.status == "interrupted"
     assert episode.stop_reason is StopReason.CANCELLED and len(episode.turns) == 1 and episode.verdict is None
-    (recording,) = (played.report.run_dir / "recordings").iterdir()
-    assert recording.name == "debug_t1_0.json"
+    (recording,) = read_recordings(played.report.run_dir)
+    assert recording.episode.episode_id == "debug/t1/0" and recording.origin.endswith("episodes/debug.jsonl#0")
 
 
 def test_quitting_before_the_judge_keeps_the_answer(play):
@@ -238,7 +239,7 @@ def test_the_next_episode_stops_again_after_continue_but_not_after_finish(play):
 
 def test_a_recorded_session_is_played_again_with_its_edits(play, tmp_path):
     first = play(["next", 'edit /call calculator {"expression": "1 + 1"}', "finish"], [CALL, RIGHT])
-    (file,) = (first.report.run_dir / "recordings").iterdir()
+    file = first.report.run_dir / "episodes" / "debug.jsonl"
     again = play(["next", "show answers", "finish"], [], f"astune.debug.model=replay:{file}")
     assert "replay: equal to the recording" in again.screen
     assert again.episodes[0].turns == first.episodes[0].turns
@@ -249,7 +250,7 @@ def test_a_recorded_session_is_played_again_with_its_edits(play, tmp_path):
 
 def test_a_filter_chooses_among_recorded_episodes(play):
     first = play(["finish"], [RIGHT, WRONG], "astune.debug.num_repeat=2")
-    folder = first.report.run_dir / "recordings"
+    folder = first.report.run_dir
     again = play(["finish"], [], f"astune.debug.model=replay:{folder}", "astune.debug.filter=reward<0.5")
     assert [episode.reward for episode in again.episodes] == [0]
     with pytest.raises(TaskError, match="none of its 2 recorded episodes passes the filter 'reward>3'"):

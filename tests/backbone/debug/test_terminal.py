@@ -122,7 +122,6 @@ def test_a_person_is_the_model_and_ends_with_ctrl_c(tmp_path):
     done, cut = episodes
     assert [turn.response["tool_calls"][0]["function"]["name"] for turn in done.turns[:1]] == ["add"]
     assert cut.stop_reason is StopReason.CANCELLED and len(cut.turns) == 1
-    assert len(list(tmp_path.glob("runs/*/*/recordings/*.json"))) == 2
 
 
 BREAKS = "astune.rollout.agentscope_learn_protocol=agent.py:breaks"

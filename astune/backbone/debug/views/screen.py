@@ -79,8 +79,8 @@ class Screen:
             self._print_line(f"  not trained ({why_not}): {LEFT_OUT[why_not]}", "yellow")
         self._print_line(f"  the agent gets {message_in_words(answer.message)}", "dim")
 
-    def episode_done(self, episode: Episode, path: Path) -> None:
-        """`path` is the file that it was recorded in."""
+    def episode_done(self, episode: Episode, origin: str) -> None:
+        """`origin` is where it was recorded: the file and the number of its line."""
         self._print_heading("end", f"{episode.stop_reason.value}, {episode.metrics['seconds']:.2f} s")
         log.info("%s: %s, reward %s", episode.episode_id, episode.stop_reason.value, episode.reward)
         if episode.output is not None:
@@ -95,7 +95,7 @@ class Screen:
             self._print_text(user_traceback(error.traceback), "red")
         if episode.timelines:
             self.console.print(Padding(make_timelines_table(episode.timelines), (1, 0, 0, 2), expand=False))
-        self.console.print(Text(f"  recorded in {shorten_path(path)}", style="dim"), soft_wrap=True)
+        self.console.print(Text(f"  recorded in {origin}", style="dim"), soft_wrap=True)
 
     def show_replay(self, difference: str | None) -> None:
         """Show the difference of a replay to its recording; None where there is none."""
