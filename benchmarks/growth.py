@@ -50,8 +50,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
 from astune.task_reader.task_sets import read_task_sets
 from astune.types import Episode, Generation, Sampling, StopReason, Task, WorkflowOutput
-from astune.viewer import write_view
-from astune.viewer.report.page import write_report
+from astune.viewer import write_report, write_view
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import as_workflow
 

@@ -191,9 +191,7 @@ def demo_config() -> Path:
 
 def report(run_dir: Path) -> int:
     from astune.viewer import write_report
-    from astune.viewer.run_page.page import check_run
 
-    check_run(run_dir)
     tell(f"report  {write_report(run_dir)}")
     return 0
 

@@ -45,7 +45,7 @@ def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool
 
 
 def _serve(run: Path, port: int, open_browser: bool) -> int:
-    from astune.viewer.run_page.serve import serve_view
+    from astune.viewer.serve import serve_view
 
     def ready(address: str) -> None:
         tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)

@@ -234,23 +234,6 @@ def _legend(training: Points, held_out: dict[str, list[tuple[int, float]]], figu
     return parts
 
 
-def small_svg(title: str, points: Points) -> str:
-    """One figure by step, for a row of small pictures: its curve, its last value, its range."""
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    pad = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
-    frame = Frame(16, 62, 244, 118, (points[0][0], max(points[-1][0], points[0][0] + 1)), (low - pad, high + pad))
-    parts = ['<rect class="card" x="0.5" y="0.5" width="259" height="139" rx="8"/>']
-    parts.append(f'<text class="strong" x="16" y="26">{escape(title)}</text>')
-    parts.append(f'<text x="16" y="48">{values[-1]:.4g}</text>')
-    parts.append(f'<text x="244" y="48" font-size="11" text-anchor="end">{low:.3g} to {high:.3g}</text>')
-    parts.append(f'<path class="mean" style="stroke-width:1.6" d="{frame.path(points)}"/>')
-    parts += [_hover(frame, step, value, f"step {step}: {value:.5g}") for step, value in points]
-    parts.append(f'<text x="16" y="133" font-size="11">step {points[0][0]}</text>')
-    parts.append(f'<text x="244" y="133" font-size="11" text-anchor="end">{points[-1][0]}</text>')
-    return svg(260, 140, title, parts)
-
-
 def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:
     """A picture of `parts` in the style of all charts; `label` is for readers who do not see it."""
     head = (

@@ -1,12 +1,15 @@
-"""The figures of held-out tasks before and after training, as both pages show them."""
+"""The figures of held-out tasks before and after training: all of them, and success or reward by kind of task."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.monitor.receipt import Metrics
-from astune.monitor.summary import decodings, figures_in, show_figure, show_interval
+from astune.monitor.summary import decodings, figures_in, show_figure, show_interval, summarize
 from astune.support.statistics import MeanOverTasks
+from astune.viewer.chosen import at_step, by_kind, kind_column, over_tasks
+from astune.viewer.run_index import IndexedEpisode
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,37 @@ def show_mean(figure: str, found: MeanOverTasks | None) -> str:
         return "-"
     between = "" if found.interval is None else f" ({show_interval(figure, *found.interval)})"
     return f"{show_figure(figure, found.mean)}{between}"
+
+
+@dataclass(frozen=True)
+class HeldOutRow:
+    """One line of the held-out table. `kind` is None for the line of all tasks."""
+
+    decoding: str
+    kind: str | None
+    figure: str
+    before: MeanOverTasks | None
+    after: MeanOverTasks | None
+
+    def show(self, found: MeanOverTasks | None) -> str:
+        return show_mean(self.figure, found)
+
+
+def make_held_out_rows(metrics: Metrics, entries: Mapping[str, Sequence[IndexedEpisode]]) -> list[HeldOutRow]:
+    """The figures before and after training per decoding, then per kind of task where the tasks' rows name kinds."""
+    rows = []
+    for decoding, entry in summarize(metrics)["held_out"].items():
+        episodes = entries[f"eval/{decoding}"]
+        steps = sorted({entry.step for entry in episodes})
+        if not steps:
+            continue
+        before, after = (at_step(episodes, step) for step in (steps[0], steps[-1]))
+        before, after = (before if steps[0] == 0 else []), (after if steps[-1] > 0 else [])
+        rows.append(HeldOutRow(decoding, None, entry["figure"], over_tasks(before), over_tasks(after)))
+        column = kind_column(after or before)
+        if column is not None:
+            kinds = by_kind(before, column), by_kind(after, column)
+            names = sorted(kinds[0].keys() | kinds[1].keys())
+            shares = [[over_tasks(kind.get(name, [])) for kind in kinds] for name in names]
+            rows += [HeldOutRow(decoding, n, entry["figure"], *pair) for n, pair in zip(names, shares, strict=True)]
+    return rows

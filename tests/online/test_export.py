@@ -34,7 +34,7 @@ from astune.store.tables import feedback
 from astune.testing import scripted_engine
 from astune.training.start import run_training
 from astune.types import Episode
-from astune.viewer.run_page.run_index import index_run
+from astune.viewer.run_index import index_run
 from tests.store.databases import new_url
 
 RULES = FeedbackConfig()

@@ -279,8 +279,7 @@ def test_a_run_logs_the_figures_of_its_evaluations_and_the_pages_show_them(conf:
     assert (last["eval/hard/greedy/judge/length"], last["eval/hard/greedy/judge/length_tasks"]) == (4.0, 3.0)
     assert last["eval/sampled/workflow/told"] == 0.6 and last["eval/sampled/turns_tasks"] == 1.0
     for page in (write_report(run), write_view(run, run / "view.html")):
-        text = page.read_text()
-        shown = text if page.name == "report.html" else json.dumps(head_of_view(text)["held_out"])
+        shown = json.dumps(head_of_view(page.read_text())["held_out"])
         for told in ("hard/sampled", "judge/length", "workflow/told", "tokens/sampled"):
             assert told in shown, (page, told)
 

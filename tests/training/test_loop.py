@@ -20,7 +20,7 @@ from astune.testing import CountingLearner, scripted_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import RunReport
-from astune.viewer.report.page import write_report
+from astune.viewer import write_report
 
 RunJob = Callable[..., RunReport]
 TIMES = ("time", "throughput", "seconds", "blocked")

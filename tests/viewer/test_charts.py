@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.viewer.charts import HEIGHT, WIDTH, curve_svg, name_metric, nice_ticks, small_charts, small_svg, smooth
+from astune.viewer.charts import HEIGHT, WIDTH, curve_svg, name_metric, nice_ticks, small_charts, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
 METRICS = [
@@ -67,11 +67,6 @@ def test_smoothing_keeps_the_ends_and_the_range(values):
     assert [step for step, _ in smoothed] == [step for step, _ in points]
     assert smoothed[0] == pytest.approx(points[0]) and smoothed[-1] == pytest.approx(points[-1])
     assert all(min(values) - 1e-9 <= value <= max(values) + 1e-9 for _, value in smoothed)
-
-
-@pytest.mark.parametrize("points", [[(1, 0.5)], [(1, 0.0), (2, 0.0)], [(1, -1.0), (9, 1e9)]])
-def test_small_pictures_take_any_range(points):
-    assert "nan" not in texts(small_svg("loss", points))
 
 
 def test_the_workflows_own_metrics_get_a_picture_each_by_their_own_names():

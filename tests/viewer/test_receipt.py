@@ -13,8 +13,9 @@ from astune.context_tracker.merge import TurnForest
 from astune.methods.rft import REPEATED, SURPLUS, WRONG
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
-from astune.viewer.report.cards import card, credit_of
-from astune.viewer.report.receipt import receipt_view
+from astune.viewer.conversation import conversation, receipt_line
+from astune.viewer.step_credit import Estimator, credit_step
+from astune.viewer.story import receipt_view
 
 TASK = Task("t", "q")
 
@@ -62,13 +63,14 @@ def test_every_reason_to_leave_tokens_out_has_a_sentence():
 def test_a_turn_with_call_marks_and_no_call_says_so():
     episode = branching_episode("e", 1.0, -0.25)
     unread = replace(episode, turns=(replace(episode.turns[0], unread=True), *episode.turns[1:]))
-    bubble = next(one for one in card("k", "h", unread, None).bubbles if one.role == "assistant")
+    bubble = next(one for one in conversation(unread) if one.role == "assistant")
     assert [mark.text for mark in bubble.marks] == ["call marks and no call"] and "docs" in bubble.marks[0].meaning
 
 
 def test_marks_tell_of_each_turn_what_became_of_it():
-    shown = card("k", "h", branching_episode("e", 1.0, -0.25), None)
-    marks = [[mark.text for mark in bubble.marks] for bubble in shown.bubbles if bubble.role == "assistant"]
+    episode = branching_episode("e", 1.0, -0.25)
+    bubbles = conversation(episode)
+    marks = [[mark.text for mark in bubble.marks] for bubble in bubbles if bubble.role == "assistant"]
     assert marks == [
         [],
         ["not trained: frozen"],
@@ -76,11 +78,10 @@ def test_marks_tell_of_each_turn_what_became_of_it():
         ["new row: best of n"],
         ["new row: new conversation", "not trained: inexact"],
     ]
-    assert all(mark.meaning for bubble in shown.bubbles for mark in bubble.marks)
-    assert shown.receipt == (
+    assert all(mark.meaning for bubble in bubbles for mark in bubble.marks)
+    assert receipt_line(episode) == (
         "9 tokens sampled · 5 trainable · 3 frozen · 1 inexact · 4 training rows of 17 tokens (13 distinct)"
     )
-    assert shown.own_rewards == "solver +0.5"
 
 
 def test_a_history_that_lost_messages_says_why():
@@ -90,46 +91,18 @@ def test_a_history_that_lost_messages_says_why():
         turn("solver", (9,), (2,), messages=tuple(messages[1:]), response={"content": "y"}, fork="truncated"),
     )
     episode = Episode("e", TASK, turns, TurnForest(turns).timelines(), StopReason.COMPLETED)
-    notes = [bubble.text for bubble in card("k", "h", episode, None).bubbles if bubble.role == "note"]
+    notes = [bubble.text for bubble in conversation(episode) if bubble.role == "note"]
     assert notes == ["The oldest messages were dropped and the rest went on. 3 of 3 earlier messages are not in it."]
-
-
-def test_rows_say_why_they_begin_and_what_they_share():
-    shown = card("k", "h", branching_episode("e", 1.0, 0.0), None)
-    assert shown.timeline_titles == [
-        ("solver, 5 tokens, 3 trainable here", ""),
-        ("user, 4 tokens, 0 trainable here", ""),
-        (
-            "solver, 6 tokens, 2 trainable here, 2 shared with an earlier row",
-            f"A new row (best of n). {FORKS['best_of_n']}",
-        ),
-        ("solver, 2 tokens, 0 trainable here", f"A new row (new conversation). {FORKS['new_conversation']}"),
-    ]
-    assert [[span["shared"] for span in line["spans"]] for line in shown.timelines] == [
-        [False, False],
-        [False],
-        [True, False],
-        [False],
-    ]
 
 
 def test_tokens_are_coloured_by_the_advantage_of_their_agent_and_turn():
     group = [branching_episode("good", 1.0, 0.8), branching_episode("bad", 0.0, 0.0)]
-    shown = card("k", "h", group[0], None, credit_of(group[0], group))
-    found = [[span["advantage"] for span in line["spans"]] for line in shown.timelines]
+    found = credit_step(group, Estimator.of({"astune.algorithm.advantage": "dr_grpo"}))[0].advantages
     own, bonus, none = 0.25, 0.8 - 0.1, -0.1  # eight turns of the solver, one of them with a bonus
     expected = [[own + bonus + none, own + bonus], [0.5], [own + 2 * none, own + none], [own + none]]
     assert [[round(value, 9) for value in line] for line in found] == [
         [round(value, 9) for value in line] for line in expected
     ]
-
-
-def test_an_episode_of_a_group_without_signal_or_verdict_has_no_advantage():
-    same = [branching_episode(name, 1.0, 0.0) for name in "ab"]
-    plain = [Episode(e.episode_id, TASK, e.turns, e.timelines, e.stop_reason, verdict=e.verdict) for e in same]
-    assert credit_of(plain[0], plain) is None
-    unjudged = branching_episode("c", None, 0.0)
-    assert credit_of(unjudged, [*group_that_differs(), unjudged]) is None
 
 
 def group_that_differs() -> list[Episode]:

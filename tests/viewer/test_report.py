@@ -1,33 +1,34 @@
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from urllib.parse import parse_qs
 
 import pytest
 
 from astune.config.schema import Config
 from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes
+from astune.monitor.episodes import episodes_path
 from astune.monitor.summary import show_interval
 from astune.monitor.words import METRICS
 from astune.support.statistics import estimate
 from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, Turn, Verdict, WorkflowOutput
 from astune.viewer import write_report
 from astune.viewer.charts import SMALL_CHARTS
+from astune.viewer.page import _read_inline
 from tests.viewer.chromium import PROGRAM, Chromium
+from tests.viewer.test_view import parts, whole_lanes
 
 HOSTILE = '</script><img src=x onerror="alert(1)"><b>&amp;{{ 1 }}'
 
 
 class Page(HTMLParser):
-    """Tags, visible text and token data of a page, as a browser's parser sees them."""
+    """Tags and visible text of a page, as a browser's parser sees them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self.tokens: dict[str, list[dict]] = {}
         self._inside: list[str] = []
         self.feed(text)
 
@@ -41,11 +42,8 @@ class Page(HTMLParser):
             self._inside.pop()
 
     def handle_data(self, data):
-        tag, attributes = self.tags[-1] if self.tags else ("", {})
         if not self._inside:
             self.text += data
-        elif tag == "script" and attributes.get("type") == "application/json":
-            self.tokens[str(attributes["id"])] = json.loads(data)
 
 
 def page_of(run_dir: RunDir) -> Page:
@@ -95,47 +93,28 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
     assert page.text.count(HOSTILE) > 10
 
 
-def test_the_workflows_own_metrics_are_charted_once_by_their_own_names(tmp_path):
-    run_dir = empty_run(tmp_path)
-    metrics = MetricsLog(run_dir, tensorboard=False)
-    for step in (1, 2):
-        metrics.log(step, {"reward/mean": 0.5, "workflow/characters": 10.0 * step, "agent_reward/seller": 1.0})
-    metrics.close()
-    page = page_of(run_dir)
-    assert page.text.split().count("characters") == 1 and "workflow/characters" not in page.text
-    assert page.text.split().count("agent_reward/seller") == 1
-
-
-def test_token_texts_cannot_break_out_of_their_script(make_run, monkeypatch):
-    run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
-    monkeypatch.setattr("astune.viewer.report.page.pieces_of", lambda run, config: lambda ids: [HOSTILE for _ in ids])
-    page = page_of(run_dir)
-    assert "img" not in {tag for tag, _ in page.tags}
-    assert {text for lines in page.tokens.values() for text in lines[0]["texts"]} == {HOSTILE}
-
-
 def test_the_page_needs_no_other_file_and_no_network(make_run):
     page = page_of(make_run(steps=2, held_out=10))
-    assert not {tag for tag, _ in page.tags} & {"link", "iframe", "img", "object", "base"}
-    assert not [a for tag, a in page.tags if "src" in a or "href" in a]
-    text = (write_report.__globals__["TEMPLATES"] / "report.css").read_text()
-    assert "url(" not in text and "@import" not in text
+    assert not {tag for tag, _ in page.tags} & {"iframe", "img", "object", "base"}
+    addresses = [str(a[name]) for _, a in page.tags for name in ("src", "href") if name in a]
+    assert addresses and all(address.startswith(("#episode=", "data:")) for address in addresses)
+    style, _ = _read_inline()
+    assert "url(" not in style and "@import" not in style
 
 
-def test_the_page_shows_the_exact_tokens_of_the_episodes(make_run):
+def test_the_page_holds_the_exact_tokens_of_the_episodes_that_it_names_and_their_groups(make_run):
     run_dir = make_run(steps=3, held_out=10)
-    page = page_of(run_dir)
-    episodes = [record.episode for record in read_episodes(run_dir.episodes_dir / "train.jsonl")]
-    known = {line.token_ids: line for episode in episodes for line in episode.timelines}
-    shown = [line for key, lines in page.tokens.items() if key.startswith("tokens-step") for line in lines]
-    assert len(shown) >= 3
-    for line in shown:
-        timeline = known[tuple(line["ids"])]
-        trained = [False] * len(timeline.token_ids)
-        for span in line["spans"]:
-            trained[span["start"] : span["start"] + len(span["logprobs"])] = [True] * len(span["logprobs"])
-        assert tuple(trained) == timeline.loss_mask
-        assert "The answer is" in "".join(line["texts"])
+    path = write_report(run_dir.path)
+    links = [str(a["href"]) for tag, a in Page(path.read_text("utf-8")).tags if tag == "a"]
+    named = {key for link in links for key in parse_qs(link.removeprefix("#"))["episode"]}
+    head, blocks = parts(path)
+    held = {key: episode for block in blocks for key, episode in block["episodes"].items()}
+    assert len(held) == len(head["episodes"]["line"]) and named <= held.keys()
+    assert len([key for key in held if key.startswith("train:")]) == 3 * 4 and len(named) >= 5
+    for key, episode in held.items():
+        phase, line = key.split(":")
+        record = list(read_episodes(episodes_path(run_dir.episodes_dir, phase)))[int(line) - 1]
+        assert whole_lanes(episode) == [list(each.token_ids) for each in record.episode.timelines]
 
 
 def test_before_and_after_are_the_same_tasks_and_by_kind(make_run):
@@ -210,8 +189,8 @@ def test_a_run_on_preferences_shows_accuracy_and_margin_and_says_what_figures_me
         in page.text
     )
     assert "accuracy 0.503 → 0.917, margin 0.01 → 1.25" in page.text
-    drawn = [str(attributes["aria-label"]) for tag, attributes in page.tags if tag == "svg"]
-    assert {"preference/accuracy", "preference/margin", "loss"} <= set(drawn)
+    head, _ = parts(run_dir.report_path)
+    assert {"preference/accuracy", "preference/margin", "loss"} <= set(head["charts"])
     for name in ("preference/margin", "loss"):
         assert METRICS[name] in page.text
 
@@ -225,7 +204,7 @@ def test_no_page_is_wider_than_a_phone(make_run):
     """Tables and code scroll within themselves."""
     run_dir = make_run(steps=4, held_out=20)
     with Chromium(width=360, height=740) as page:
-        page.open(write_report(run_dir.path).as_uri(), until="document.readyState === 'complete'")
+        page.open(write_report(run_dir.path).as_uri())
         page.eval("document.querySelectorAll('details').forEach((each) => { each.open = true })")
         assert page.eval("document.documentElement.scrollWidth") <= 360
 
@@ -247,8 +226,16 @@ def test_ids_stand_for_texts_where_the_tokenizer_is_gone(make_run):
     run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
     text = run_dir.config_path.read_text("utf-8")
     run_dir.config_path.write_text(text.replace("path: tiny", "path: /gone"), "utf-8")
-    page = page_of(run_dir)
-    assert page.tokens and all(line["texts"] is None for lines in page.tokens.values() for line in lines)
+    _, blocks = parts(write_report(run_dir.path))
+    assert blocks and all(block["texts"] is None for block in blocks)
+
+
+def test_a_line_that_cannot_be_read_is_left_out_and_told(make_run):
+    run_dir = make_run(steps=1, tasks_per_step=1, held_out=1)
+    with (run_dir.episodes_dir / "train.jsonl").open("a") as file:
+        file.write('{"step": 1, "phase"')
+    head, _ = parts(write_report(run_dir.path))
+    assert [line["why"] for line in head["left_out"]] == ["the line is unfinished"]
 
 
 def test_changed_settings_stand_first_with_their_defaults(make_run):
@@ -271,18 +258,15 @@ def test_failures_are_counted_by_reason_with_a_message(tmp_path):
     assert re.search(r"1\s*train\s*max turns", text)
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs the program chromium")
-def test_a_browser_paints_the_trained_tokens(make_run):
-    path = write_report(make_run(steps=2, held_out=4).path)
-    opened = path.with_name("opened.html")
-    opened.write_text(
-        path.read_text("utf-8").replace('<details class="tokens"', '<details open class="tokens"'), "utf-8"
-    )
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", opened.as_uri()]
-    page = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    painted = re.findall(r'<span data-id="\d+" data-place="\d+" data-kind="(\w+)"', page)
-    assert {"context", "plus", "minus"} <= set(painted)
-    sampled = sum(
-        len(span["logprobs"]) for lines in Page(page).tokens.values() for line in lines for span in line["spans"]
-    )
-    assert len(painted) - painted.count("context") == sampled
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's chromium")
+def test_a_link_of_the_story_opens_its_episode_and_escape_goes_back_to_the_story(make_run):
+    run_dir = make_run(steps=2, held_out=4)
+    with Chromium() as page:
+        page.open(write_report(run_dir.path).as_uri())
+        assert "Better" in page.text(".verdict") or "No clear change" in page.text(".verdict")
+        page.point('a[href*="train"]', click=True)
+        page.wait("document.querySelector('#stream .trained')")
+        assert page.text("#episode h1").startswith("train-") and "4 attempts" in page.text(".attempts")
+        page.press("Escape")
+        page.wait("!document.querySelector('#run').hidden")
+        assert page.errors == [] and page.requests == []

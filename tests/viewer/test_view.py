@@ -27,12 +27,12 @@ from astune.monitor import EpisodeLog, EpisodeRecord, MetricsLog, RunDir, read_e
 from astune.support.resources import tiny_model_dir
 from astune.testing import write_test_model_dir
 from astune.types import Episode, EpisodeError, Group, Span, StopReason, Task, Timeline, Turn, Verdict
-from astune.viewer.run_page import page as view_module
-from astune.viewer.run_page.episode_data import TokenTexts, episode_data
-from astune.viewer.run_page.page import SCRIPTS, write_view
-from astune.viewer.run_page.run_index import index_run, read_episode
-from astune.viewer.run_page.serve import view_app
-from astune.viewer.run_page.step_credit import STAND_IN, Credited, Estimator, credit_step
+from astune.viewer import page as view_module
+from astune.viewer.episode_data import TokenTexts, episode_data
+from astune.viewer.page import SCRIPTS, write_view
+from astune.viewer.run_index import index_run, read_episode
+from astune.viewer.serve import view_app
+from astune.viewer.step_credit import STAND_IN, Credited, Estimator, credit_step
 
 GOLDEN = Path(__file__).parents[1] / "agents" / "golden"
 HOSTILE = '</script><img src=x onerror="alert(1)"><!--<script>\u2028'
@@ -200,7 +200,7 @@ def test_recorded_agents_with_forks_keep_shared_tokens_once(tmp_path):
     assert len(entries) == len(held) > 12 and len(head["agents"]) > 3
     shared = 0
     for entry in entries:
-        episode, data = read_episode(entry).episode, held[f"train:{entry.head.line}"]
+        episode, data = read_episode(entry).episode, held[f"train:{entry.line}"]
         assert whole_lanes(data) == [list(line.token_ids) for line in episode.timelines]
         assert [turn["agent"] for turn in data["turns"]] == [turn.agent for turn in episode.turns]
         shared += sum(lane["from"][1] for lane in data["lanes"] if lane["from"])

@@ -10,7 +10,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import EpisodeLog, read_episodes
 from astune.types import EpisodeError, StopReason, Task, Timeline, WorkflowOutput
 from astune.viewer import write_view
-from astune.viewer.run_page.run_index import index_run, read_episode
+from astune.viewer.run_index import index_run, read_episode
 from tests.viewer.chromium import PROGRAM, Chromium
 from tests.viewer.conftest import play_run
 from tests.viewer.test_view import HOSTILE, empty_run, golden_run, small_episode

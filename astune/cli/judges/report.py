@@ -22,15 +22,7 @@ from astune.errors import ConfigError, JudgeError
 from astune.judging.agreement import Bin
 from astune.judging.figures import JudgeFigures, Outcome, judge_figures
 from astune.judging.report import JudgeReport, Mistake
-from astune.rollout.verdict import ask_group, verdict_or_error
-from astune.support.terminal import Console
-from astune.support.visible import tell
-from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
-from astune.task_judge.judge_base import AT_ONCE
-from astune.task_judge.registry import import_registered, load_judge
-from astune.types import Episode, Task, Verdict
-from astune.viewer.judge_report.page import write_judge_page
-from astune.viewer.judge_report.rows import (
+from astune.judging.rows import (
     NONE,
     FigureRow,
     comparison_text,
@@ -41,6 +33,14 @@ from astune.viewer.judge_report.rows import (
     label_text,
     shorten,
 )
+from astune.rollout.verdict import ask_group, verdict_or_error
+from astune.support.terminal import Console
+from astune.support.visible import tell
+from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
+from astune.task_judge.judge_base import AT_ONCE
+from astune.task_judge.registry import import_registered, load_judge
+from astune.types import Episode, Task, Verdict
+from astune.viewer.judge_page import write_judge_page
 
 JudgeOf = Callable[[Task], Judge]
 

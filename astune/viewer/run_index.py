@@ -7,34 +7,60 @@ viewer is what one opens when something went wrong.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from astune.monitor import EpisodeRecord, RunDir
-from astune.monitor.episodes import episode_from_row
-from astune.viewer.heads import Head, head_of
+from astune.monitor.episodes import UNREADABLE, episode_from_row
+from astune.support.user_code import place_of
+
+MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
+"""Characters that the table's search looks through. The whole texts stand in the episode."""
 
 
 @dataclass(frozen=True)
 class IndexedEpisode:
-    """One episode: its head, its place in its file (bytes), and what the table shows and filters besides."""
+    """One episode: its place in its file, `line` from 1, `offset` and `size` in bytes, and what pages tell of it but
+    its turns and tokens."""
 
-    head: Head
-    phase: str
     path: Path = field(repr=False)
+    line: int
     offset: int
     size: int
     episode_id: str
+    step: int
+    phase: str
+    task_id: str
     query: str
     reference: str
+    metadata: Mapping[str, Any]
+    reward: float | None
+    passed: bool | None
+    undecided: bool
+    stop_reason: str
+    error: str | None
+    """Stage and kind, "workflow: KeyError"."""
+    error_message: str
+    error_place: str
+    """`file:line` of the user's code, "" if none of it was involved."""
     answer: str
     turns: int
     sampled: int
     """Tokens."""
     agents: tuple[str, ...]
     seconds: float | None
+    failed_tools: Mapping[str, str]
+    """By name of a tool of which calls failed the message of the first."""
+
+    @property
+    def score(self) -> float | None:
+        """Success where the judge has a notion of it, else the reward; None where there is neither."""
+        if self.passed is None:
+            return None if self.undecided else self.reward
+        return float(self.passed)
 
 
 @dataclass(frozen=True)
@@ -54,6 +80,13 @@ class RunIndex:
     entries: tuple[IndexedEpisode, ...]
     left_out: tuple[LeftOut, ...]
 
+    def by_phase(self) -> dict[str, list[IndexedEpisode]]:
+        """The episodes of each phase; none of a phase that was not played."""
+        phases: dict[str, list[IndexedEpisode]] = defaultdict(list)
+        for entry in self.entries:
+            phases[entry.phase].append(entry)
+        return phases
+
 
 def index_run(run: RunDir) -> RunIndex:
     """Reads every line once and keeps a few hundred bytes of each episode."""
@@ -68,8 +101,8 @@ def index_run(run: RunDir) -> RunIndex:
     for path in sorted(run.episodes_dir.glob("*.jsonl"), key=lambda path: (path.name.startswith("eval_"), path.name)):
         for line, offset, size, row in _read_rows(path, left_out):
             try:
-                entries.append(_entry(path, line, offset, size, row))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                entries.append(_index_episode(path, line, offset, size, row))
+            except UNREADABLE as error:
                 left_out.append(LeftOut(path.name, line, f"not an episode ({type(error).__name__}: {error})"))
     return RunIndex(tuple(metrics), tuple(entries), tuple(left_out))
 
@@ -83,7 +116,7 @@ def _read_rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, 
         for number, line in enumerate(file, start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 unfinished = not line.endswith(b"\n")
                 why = "the line is unfinished" if unfinished else f"not JSON ({error})"
                 left_out.append(LeftOut(path.name, number, why))
@@ -95,24 +128,40 @@ def _read_rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, 
             offset += len(line)
 
 
-def _entry(path: Path, line: int, offset: int, size: int, row: Mapping[str, Any]) -> IndexedEpisode:
+def _index_episode(path: Path, line: int, offset: int, size: int, row: Mapping[str, Any]) -> IndexedEpisode:
+    task, answer, error = row["task"], row["answer"], row["error"] or {}
+    text = "" if answer is None else answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
     spans = [span for timeline in row["timelines"] for span in timeline["spans"] if not span["shared"]]
-    answer, seconds = row["answer"], row["metrics"].get("seconds")
     return IndexedEpisode(
-        head_of(line, row),
-        str(row["phase"]),
-        path,
-        offset,
-        size,
-        str(row["episode_id"]),
-        str(row["task"]["query"]),
-        row["task"]["answer"] or "",
-        "" if answer is None else answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False),
-        len(row["turns"]),
-        sum(span["stop"] - span["start"] for span in spans),
-        tuple(dict.fromkeys(turn["agent"] for turn in row["turns"])),
-        seconds,
+        path=path,
+        line=line,
+        offset=offset,
+        size=size,
+        episode_id=str(row["episode_id"]),
+        step=row["step"],
+        phase=str(row["phase"]),
+        task_id=row["task_id"],
+        query=_cut(str(task["query"]), MOST_OF_A_QUERY),
+        reference=task["answer"] or "",
+        metadata=task["metadata"],
+        reward=row["reward"],
+        passed=row["passed"],
+        undecided=(row["verdict"] or {}).get("undecided", False),
+        stop_reason=row["stop_reason"],
+        error=f"{error['stage']}: {error['kind']}" if error else None,
+        error_message=_cut(error.get("message", ""), MOST_OF_AN_ANSWER),
+        error_place=place_of(error.get("traceback", "")),
+        answer=_cut(text, MOST_OF_AN_ANSWER),
+        turns=len(row["turns"]),
+        sampled=sum(span["stop"] - span["start"] for span in spans),
+        agents=tuple(dict.fromkeys(turn["agent"] for turn in row["turns"])),
+        seconds=row["metrics"].get("seconds"),
+        failed_tools={name: use["message"] for name, use in (row.get("tools") or {}).items() if use["errors"]},
     )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def read_episode(entry: IndexedEpisode) -> EpisodeRecord:

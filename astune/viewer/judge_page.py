@@ -5,14 +5,11 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from astune.judging.figures import JudgeFigures
 from astune.judging.report import JudgeReport
-from astune.viewer.charts import STYLE, Frame, svg
-from astune.viewer.content_policy import content_policy
-from astune.viewer.judge_report.rows import (
+from astune.judging.rows import (
     comparison_text,
     confusion_rows,
     conventions,
@@ -20,18 +17,18 @@ from astune.viewer.judge_report.rows import (
     headline,
     label_text,
 )
+from astune.viewer.charts import STYLE, Frame, svg
+from astune.viewer.content_policy import content_policy
+from astune.viewer.page import read_parts, render
 
-TEMPLATES = Path(__file__).parents[1] / "page"
 SIZE = 340
 
 
 def write_judge_page(report: JudgeReport, path: Path) -> None:
     """Writes the page; it needs no network and no other file."""
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("judge_report.html.j2").render(
+    style = read_parts("css", ("base", "story"))
+    page = render(
+        "judge_report.html.j2",
         policy=content_policy(styles=[style, STYLE]),
         style=Markup(style),
         headline=headline(report),

@@ -14,7 +14,7 @@ from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
 from astune.types import Episode, Timeline, Turn
 from astune.viewer.conversation import conversation, receipt_line
 from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
-from astune.viewer.run_page.step_credit import Credited
+from astune.viewer.step_credit import Credited
 
 
 def episode_data(

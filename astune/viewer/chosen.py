@@ -1,5 +1,5 @@
-"""Episodes chosen for the report, and figures over them: means over tasks, pairs before and after, examples,
-failures."""
+"""Choose the episodes of the report, and compute figures over episodes: means over tasks, pairs before and after,
+examples, failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astune.support.statistics import MeanOverTasks, estimate, without_noise
-from astune.viewer.heads import Head
+from astune.viewer.run_index import IndexedEpisode
 
 KIND_COLUMNS = ("kind", "type", "category", "level", "difficulty", "subject", "source")
 """Columns of a task's row that are looked at first when results are split by kind of task."""
@@ -17,47 +17,47 @@ MOST_KINDS = 12
 FEWEST_PER_KIND = 5
 
 
-def scores(heads: Sequence[Head]) -> dict[str, float]:
+def scores(entries: Sequence[IndexedEpisode]) -> dict[str, float]:
     """The mean score of each task's attempts, as in the metrics, for tasks of which an attempt was judged."""
     by_task: dict[str, list[float]] = defaultdict(list)
-    for head in heads:
-        if head.score is not None:
-            by_task[head.task_id].append(head.score)
+    for entry in entries:
+        if entry.score is not None:
+            by_task[entry.task_id].append(entry.score)
     return {task: math.fsum(each) / len(each) for task, each in by_task.items()}
 
 
-def over_tasks(heads: Sequence[Head]) -> MeanOverTasks | None:
+def over_tasks(entries: Sequence[IndexedEpisode]) -> MeanOverTasks | None:
     """The mean over the tasks that have a score, with the interval that the metrics have of it; None if none has."""
-    values = list(scores(heads).values())
-    successes = all(head.passed is not None for head in heads if head.score is not None)
+    values = list(scores(entries).values())
+    successes = all(entry.passed is not None for entry in entries if entry.score is not None)
     return estimate(values, share=successes) if values else None
 
 
-def kind_column(heads: Sequence[Head]) -> str | None:
+def kind_column(entries: Sequence[IndexedEpisode]) -> str | None:
     """A column of the tasks' rows that sorts them into a few kinds of several tasks each, if there is one."""
     values: dict[str, Counter[str]] = defaultdict(Counter)
-    for head in heads:
-        for key, value in head.metadata.items():
+    for entry in entries:
+        for key, value in entry.metadata.items():
             if isinstance(value, str) or (key in KIND_COLUMNS and isinstance(value, int)):
                 values[key][str(value)] += 1
     fitting = [
         key
         for key, counts in values.items()
-        if 2 <= len(counts) <= MOST_KINDS and min(counts.values()) >= FEWEST_PER_KIND and counts.total() == len(heads)
+        if 2 <= len(counts) <= MOST_KINDS and min(counts.values()) >= FEWEST_PER_KIND and counts.total() == len(entries)
     ]
     known = [key for key in KIND_COLUMNS if key in fitting]
     return next(iter(known + fitting), None)
 
 
-def by_kind(heads: Sequence[Head], column: str) -> dict[str, list[Head]]:
-    kinds: dict[str, list[Head]] = defaultdict(list)
-    for head in heads:
-        kinds[str(head.metadata.get(column, ""))].append(head)
+def by_kind(entries: Sequence[IndexedEpisode], column: str) -> dict[str, list[IndexedEpisode]]:
+    kinds: dict[str, list[IndexedEpisode]] = defaultdict(list)
+    for entry in entries:
+        kinds[str(entry.metadata.get(column, ""))].append(entry)
     return dict(sorted(kinds.items()))
 
 
-def at_step(heads: Sequence[Head], step: int) -> list[Head]:
-    return [head for head in heads if head.step == step]
+def at_step(entries: Sequence[IndexedEpisode], step: int) -> list[IndexedEpisode]:
+    return [entry for entry in entries if entry.step == step]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Pair:
     """One held-out task before and after training, and what the pair is an example of."""
 
     story: str
-    before: Head
-    after: Head
+    before: IndexedEpisode
+    after: IndexedEpisode
 
 
 STORIES = {
@@ -77,14 +77,14 @@ STORIES = {
 }
 
 
-def pick_pairs(heads: Sequence[Head]) -> list[Pair]:
+def pick_pairs(entries: Sequence[IndexedEpisode]) -> list[Pair]:
     """Held-out tasks for show: up to two learned, then one of each other story, the first of its kind in the file."""
-    steps = sorted({head.step for head in heads})
+    steps = sorted({entry.step for entry in entries})
     if len(steps) < 2:
         return []
-    before = {head.task_id: head for head in at_step(heads, steps[0])}
+    before = {entry.task_id: entry for entry in at_step(entries, steps[0])}
     stories: dict[str, list[Pair]] = defaultdict(list)
-    for after in at_step(heads, steps[-1]):
+    for after in at_step(entries, steps[-1]):
         if after.task_id in before:
             first = before[after.task_id]
             story = STORIES[_is_success(first), _is_success(after)]
@@ -92,37 +92,37 @@ def pick_pairs(heads: Sequence[Head]) -> list[Pair]:
     return [pair for story in STORIES.values() for pair in stories[story][: 2 if story == "learned" else 1]]
 
 
-def _is_success(head: Head) -> bool:
-    return (head.score or 0.0) >= 0.5
+def _is_success(entry: IndexedEpisode) -> bool:
+    return (entry.score or 0.0) >= 0.5
 
 
 @dataclass(frozen=True)
 class ExampleEpisode:
     """A training episode for show, and the attempts that it is compared with, itself among them."""
 
-    head: Head
-    group: tuple[Head, ...]
+    entry: IndexedEpisode
+    group: tuple[IndexedEpisode, ...]
 
 
-def pick_training(heads: Sequence[Head]) -> dict[int, list[ExampleEpisode]]:
+def pick_training(entries: Sequence[IndexedEpisode]) -> dict[int, list[ExampleEpisode]]:
     """From the first, middle and last step: the best and the worst attempt of the group that differs most."""
-    steps = sorted({head.step for head in heads})
+    steps = sorted({entry.step for entry in entries})
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-    return {step: _examples(at_step(heads, step)) for step in chosen}
+    return {step: _examples(at_step(entries, step)) for step in chosen}
 
 
-def _examples(heads: Sequence[Head]) -> list[ExampleEpisode]:
-    groups: dict[str, list[Head]] = defaultdict(list)
-    for head in heads:
-        groups[head.task_id].append(head)
+def _examples(entries: Sequence[IndexedEpisode]) -> list[ExampleEpisode]:
+    groups: dict[str, list[IndexedEpisode]] = defaultdict(list)
+    for entry in entries:
+        groups[entry.task_id].append(entry)
     group = max(groups.values(), key=_spread)
-    ranked = sorted(group, key=lambda head: -math.inf if head.reward is None else head.reward)
+    ranked = sorted(group, key=lambda entry: -math.inf if entry.reward is None else entry.reward)
     shown = [ranked[-1], ranked[0]] if _spread(group) > 0 else ranked[:1]
-    return [ExampleEpisode(head, tuple(group)) for head in shown]
+    return [ExampleEpisode(entry, tuple(group)) for entry in shown]
 
 
-def _spread(group: Sequence[Head]) -> float:
-    rewards = [head.reward for head in group if head.reward is not None]
+def _spread(group: Sequence[IndexedEpisode]) -> float:
+    rewards = [entry.reward for entry in group if entry.reward is not None]
     equal = without_noise(rewards)
     return max(equal) - min(equal) if equal else -1.0
 
@@ -138,14 +138,14 @@ class FailureKind:
     example: str
 
 
-def failures(heads_by_phase: Mapping[str, Sequence[Head]]) -> list[FailureKind]:
+def failures(by_phase: Mapping[str, Sequence[IndexedEpisode]]) -> list[FailureKind]:
     """Most frequent first. `example` is the message of the first error of the kind."""
     found = []
-    for phase, heads in heads_by_phase.items():
-        groups: dict[tuple[str, str], list[Head]] = defaultdict(list)
-        for head in heads:
-            if head.error is not None or head.stop_reason != "completed":
-                groups[head.error or head.stop_reason, head.error_place].append(head)
+    for phase, entries in by_phase.items():
+        groups: dict[tuple[str, str], list[IndexedEpisode]] = defaultdict(list)
+        for entry in entries:
+            if entry.error is not None or entry.stop_reason != "completed":
+                groups[entry.error or entry.stop_reason, entry.error_place].append(entry)
         found += [
             FailureKind(phase, what, place, len(group), group[0].error_message)
             for (what, place), group in groups.items()

@@ -19,7 +19,7 @@ from astune.errors import ConfigError
 from astune.monitor import RunDir
 from astune.support.http.browser_requests import Guarded
 from astune.support.http.serving import bound_socket, serve_until_signal, server_config, url_of
-from astune.viewer.run_page.page import check_run, view_policy, write_view
+from astune.viewer.page import check_run, view_policy, write_view
 
 HOST = "127.0.0.1"
 

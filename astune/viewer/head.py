@@ -11,10 +11,8 @@ from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 from astune.viewer.charts import name_metric, small_charts
 from astune.viewer.held_out import figure_rows
-from astune.viewer.run_page.run_index import IndexedEpisode, RunIndex
+from astune.viewer.run_index import IndexedEpisode, RunIndex
 
-MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
-"""Characters that the table's search looks through. The whole texts stand in the episode."""
 MOST_LEFT_OUT = 20
 """Lines that could not be read, told one by one."""
 
@@ -23,11 +21,12 @@ def head_data(
     path: Path,
     config: Mapping[str, Any],
     index: RunIndex,
+    entries: Sequence[IndexedEpisode],
     blocks: Sequence[int],
     estimator: str,
     without_tokenizer: bool,
 ) -> dict[str, Any]:
-    """`blocks` has the number of the block of each entry."""
+    """`entries` are the episodes of the page; `blocks` has the number of the block of each."""
     files = Counter(line.file for line in index.left_out)
     curves = _curves(index)
     return {
@@ -43,10 +42,10 @@ def head_data(
         "names": {key: name for key in curves if (name := name_metric(key)) != key},
         "curves": curves,
         "held_out": [list(vars(row).values()) for row in figure_rows([dict(row) for _, row in index.metrics])],
-        "lines": {entry.phase: entry.path.name for entry in index.entries},
+        "lines": {entry.phase: entry.path.name for entry in entries},
         "left_out": [vars(line) for line in index.left_out[:MOST_LEFT_OUT]],
         "left_out_by_file": dict(files),
-        **_table(index.entries, blocks),
+        **_table(entries, blocks),
     }
 
 
@@ -75,17 +74,17 @@ def _table(entries: Sequence[IndexedEpisode], blocks: Sequence[int]) -> dict[str
     phases, tasks, ends, agents = _Names(), _Names(), _Names(), _Names()
     columns = {
         "phase": [phases(entry.phase) for entry in entries],
-        "line": [entry.head.line for entry in entries],
-        "step": [entry.head.step for entry in entries],
-        "task": [tasks((entry.head.task_id, entry.query, entry.reference)) for entry in entries],
-        "reward": [entry.head.reward for entry in entries],
-        "passed": [entry.head.passed for entry in entries],
-        "end": [ends((entry.head.stop_reason, entry.head.error)) for entry in entries],
+        "line": [entry.line for entry in entries],
+        "step": [entry.step for entry in entries],
+        "task": [tasks((entry.task_id, entry.query, entry.reference)) for entry in entries],
+        "reward": [entry.reward for entry in entries],
+        "passed": [entry.passed for entry in entries],
+        "end": [ends((entry.stop_reason, entry.error)) for entry in entries],
         "turns": [entry.turns for entry in entries],
         "sampled": [entry.sampled for entry in entries],
         "agents": [[agents(agent) for agent in entry.agents] for entry in entries],
-        "answer": [_cut(entry.answer, MOST_OF_AN_ANSWER) for entry in entries],
-        "message": [_cut(entry.head.error_message, MOST_OF_AN_ANSWER) for entry in entries],
+        "answer": [entry.answer for entry in entries],
+        "message": [entry.error_message for entry in entries],
         "id": [entry.episode_id for entry in entries],
         "seconds": [entry.seconds for entry in entries],
         "block": list(blocks),
@@ -93,13 +92,9 @@ def _table(entries: Sequence[IndexedEpisode], blocks: Sequence[int]) -> dict[str
     table = {
         "phases": list(phases.numbers),
         "agents": list(agents.numbers),
-        "tasks": [(task, _cut(query, MOST_OF_A_QUERY), answer) for task, query, answer in tasks.numbers],
+        "tasks": [(task, query, answer) for task, query, answer in tasks.numbers],
         "ends": [{"stop": stop, "error": error} for stop, error in ends.numbers],
         "episodes": columns,
     }
     checked: dict[str, Any] = plain(table)
     return checked
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

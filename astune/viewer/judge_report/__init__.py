@@ -1,1 +1,0 @@
-"""A report on judges, as texts and as a page."""

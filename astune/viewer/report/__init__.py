@@ -1,1 +1,0 @@
-"""`report.html`: a run told in one page."""

@@ -1,1 +1,0 @@
-"""The page of `astune view`: every episode of a run, down to the single token."""
