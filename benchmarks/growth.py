@@ -44,7 +44,7 @@ from astune.monitor.jsonl import LineFile
 from astune.online.service.serving import Model, OnlineService
 from astune.online.store.versions import AS_CONFIGURED
 from astune.recordings.recording import read_recordings
-from astune.recordings.rescore import judged_anew
+from astune.recordings.rescore import judge_anew
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
@@ -164,7 +164,7 @@ def rescoring(episodes: int, folder: Path) -> Callable[[], object]:
     config = AstuneConfig.model_validate({"task_judge": {"judge_protocol": "MathAnswerAsJudge"}})
 
     async def rescore() -> int:
-        return len([one.change async for one in judged_anew(read_recordings(run.episodes_dir), lambda _: config)])
+        return len([one.change async for one in judge_anew(read_recordings(run.episodes_dir), lambda _: config)])
 
     return lambda: asyncio.run(rescore())
 

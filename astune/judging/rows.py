@@ -68,7 +68,7 @@ def figure_rows(report: JudgeReport) -> list[FigureRow]:
         ("judged", lambda one: f"{one.judged} of {one.n}"),
         ("could not judge", lambda one: str(one.failed) if one.failed else NONE),
         ("agrees with the label", lambda one: _percent(one.accuracy)),
-        ("agrees, of all", lambda one: NONE if one.right_of_all is None else f"{100 * one.right_of_all:.1f} %"),
+        ("agrees, of all", lambda one: _percent(Estimate(one.right_of_all))),
         ("Cohen's kappa", lambda one: _show_estimate(one.kappa)),
         ("false positives", lambda one: _rate(one.false_positives, one.confusion.counts[False, False])),
         ("false negatives", lambda one: _rate(one.false_negatives, one.confusion.counts[True, True])),
@@ -79,7 +79,7 @@ def figure_rows(report: JudgeReport) -> list[FigureRow]:
         ("calibration error", lambda one: _show_number(one.calibration_error)),
         ("length and reward", lambda one: _show_number(one.length_and_reward)),
         ("length and label", lambda one: _show_number(one.length_and_label)),
-        ("same in both orders", lambda one: _share(one.position_consistency)),
+        ("same in both orders", lambda one: _percent(Estimate(one.position_consistency))),
         ("cost per 1,000", lambda one: _count(one.usage.cost)),
         ("calls per 1,000", lambda one: _count(one.usage.calls)),
         ("from the cache per 1,000", lambda one: _count(one.usage.cached)),
@@ -156,10 +156,6 @@ def _interval(interval: Interval | None, *, percent: bool) -> str:
 
 def _show_number(value: float | None) -> str:
     return NONE if value is None else f"{value:.3f}"
-
-
-def _share(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.1f} %"
 
 
 def _count(value: float | None) -> str:

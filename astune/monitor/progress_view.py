@@ -25,7 +25,7 @@ from astune.monitor.summary import (
     show_stage,
     show_tools,
 )
-from astune.support.terminal import Text
+from astune.support.terminal import Text, make_table
 from astune.types import Episode, RunReport, StopReason
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -271,10 +271,7 @@ def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
 
 
 def _make_held_out_table(held_out: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("held-out")
-    for name in ("before", "after", "best", "tasks"):
-        table.add_column(name, justify="right")
+    table = make_table("held-out", "before", "after", "best", "tasks", left=("held-out",))
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _show_point(row, first) if first and first["step"] == 0 else "-"

@@ -20,7 +20,7 @@ from astune.types import Turn
 
 
 class SaidBefore:
-    """What the turns that were written so far have said. Turns are to be added in their order."""
+    """The messages and tools of the turns that were written so far. Turns are to be added in their order."""
 
     def __init__(self) -> None:
         self._turns: list[Turn] = []

@@ -23,7 +23,7 @@ CHANCE = 1e-4
 
 @dataclass(frozen=True)
 class _Played:
-    """What an episode says of tools. `offered` is None where no model was asked."""
+    """The tools of an episode and their calls. `offered` is None where no model was asked."""
 
     episode_id: str
     task_id: str

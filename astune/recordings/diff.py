@@ -127,10 +127,10 @@ def _tokens(where: str, one: Sequence[int], two: Sequence[int], decode: Decode |
     first, second = tuple(one), tuple(two)
     place = common_start(first, second)
     before = "" if decode is None else f" after {decode(first[max(0, place - AROUND) : place])!r}"
-    yield Difference(f"{where}token {place}{before}", _shown(first[place:], decode), _shown(second[place:], decode))
+    yield Difference(f"{where}token {place}{before}", _show(first[place:], decode), _show(second[place:], decode))
 
 
-def _shown(ids: Sequence[int], decode: Decode | None) -> str:
+def _show(ids: Sequence[int], decode: Decode | None) -> str:
     if not ids:
         return "(end)"
     return f"{ids[0]}" if decode is None else f"{ids[0]} {decode(ids[:AROUND])!r}"

@@ -103,7 +103,7 @@ class EpisodeReplay:
         await self._wait(call, place)
         self._ended = place + 1
         self._served.add(call.number)
-        return self._recorded(call, self._turns[place], name)
+        return self._read_recorded(call, self._turns[place], name)
 
     def _is_live(self, number: int) -> bool:
         return self._until is not None and number >= self._until
@@ -117,9 +117,9 @@ class EpisodeReplay:
         for place in (*same, *unused):
             if _asks_the_same(call, self._turns[place]):
                 return place
-        raise self._parted(call, [*same, *(p for p in unused if self._turns[p].agent == call.agent), *unused])
+        raise self._explain_parting(call, [*same, *(p for p in unused if self._turns[p].agent == call.agent), *unused])
 
-    def _parted(self, call: Call, candidates: list[int]) -> ReplayError:
+    def _explain_parting(self, call: Call, candidates: list[int]) -> ReplayError:
         who = f"model call {call.number + 1} of {call.agent!r} has parted from the recording"
         if not candidates:
             return ReplayError(f"{who}: there are only {len(self._turns)} answers in it, and all are given")
@@ -187,7 +187,7 @@ class EpisodeReplay:
             f"the recording has no answer for model call {call.number + 1} of {call.agent!r}: it was lost there"
         )
 
-    def _recorded(self, call: Call, turn: Turn, name: str | None) -> Answer:
+    def _read_recorded(self, call: Call, turn: Turn, name: str | None) -> Answer:
         """The policy's tokens, read with today's parser; another model's answer as it was kept."""
         if name is None and turn.exact and turn.excluded not in _MADE_BY_SOURCE:
             generation = Generation(
@@ -273,7 +273,7 @@ def replay_difference(recording: Recording, replayed: Episode, setup: RolloutSet
 
 
 def _other_time(recording: Recording, chat_format: ChatFormat) -> str:
-    """What to know of the clock where prompts depend on it and it is not the recorded one; else nothing."""
+    """Name both clocks where prompts depend on the time and it is not the recorded one; else nothing."""
     clock = None if recording.config is None else recording.config.astune.model.clock
     if not chat_format.tells_time or clock == chat_format.clock:
         return ""

@@ -58,7 +58,7 @@ class _Judges:
         return self._judges[id(config)]
 
 
-async def judged_anew(
+async def judge_anew(
     recordings: Iterator[Recording], config_of: Callable[[Recording], AstuneConfig]
 ) -> AsyncIterator[Rescored]:
     """In the order of the recordings; at most `AT_ONCE` are read and under way. A judge that compares the attempts at a
@@ -67,26 +67,26 @@ async def judged_anew(
     first = next(recordings)
     everything = chain([first], recordings)
     if isinstance(judges.of(first)[0], GroupJudge):
-        for one in await _judged_together(list(everything), judges):
+        for one in await _judge_together(list(everything), judges):
             yield one
         return
     under_way: deque[asyncio.Task[Rescored]] = deque()
     for recording in everything:
-        under_way.append(asyncio.ensure_future(_rescored(recording, *judges.of(recording))))
+        under_way.append(asyncio.ensure_future(_rescore(recording, *judges.of(recording))))
         if len(under_way) == AT_ONCE:
             yield await under_way.popleft()
     while under_way:
         yield await under_way.popleft()
 
 
-async def _rescored(recording: Recording, judge: Judge, config: TaskJudgeConfig) -> Rescored:
+async def _rescore(recording: Recording, judge: Judge, config: TaskJudgeConfig) -> Rescored:
     episode = strip_verdict(recording.episode)
     if episode is None:
         return Rescored(recording, None)
     return Rescored(recording, with_verdict(episode, await verdict_or_error(judge, episode, config.seconds)))
 
 
-async def _judged_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:
+async def _judge_together(recordings: Sequence[Recording], judges: _Judges) -> list[Rescored]:
     """Judges groups as the run did: the attempts at one task in one step and phase."""
     done = {i: Rescored(recording, None) for i, recording in enumerate(recordings)}
     groups: dict[tuple[int, int, str, str], dict[int, Episode]] = {}

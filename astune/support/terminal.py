@@ -1,11 +1,11 @@
-"""rich's console and text for words that are not ASTune's own: no markup, nothing that a terminal would obey.
+"""rich's console, text and tables for words that are not ASTune's own: no markup, nothing that a terminal would obey.
 
 Console().print(Text("[red]\\x1b[2J"))   # prints [red]\\u001b[2J
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import IO, Any
 
 import rich.console
@@ -13,6 +13,7 @@ import rich.text
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.style import Style
+from rich.table import Table
 
 from astune.support.visible import visible
 
@@ -40,3 +41,18 @@ class Text(rich.text.Text):
     def append(self, text: rich.text.Text | str, style: str | Style | None = None) -> Text:
         super().append(visible(text) if isinstance(text, str) else text, style)
         return self
+
+
+def make_table(*columns: str, left: Collection[str] = (), gap: int = 3, title: str | None = None) -> Table:
+    """An empty table without lines. The columns that `left` names hold text, the others numbers; nothing is cut off."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        padding=(0, gap, 0, 0),
+        header_style="dim",
+    )
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    return table

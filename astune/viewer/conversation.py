@@ -70,13 +70,13 @@ def _count_kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, 
     message."""
     kept = 0
     for old, new in zip(before, now, strict=False):
-        if _spoken(old) != _spoken(new):
+        if _comparable(old) != _comparable(new):
             break
         kept += 1
     return kept
 
 
-def _spoken(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+def _comparable(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
     return message.get("role", "assistant"), message.get("tool_call_id") or "", show_content(message), _calls(message)
 
 

@@ -27,7 +27,7 @@ def episode_data(
     verdict, output = episode.verdict, episode.output
     tools, turns = _turns(episode)
     data = {
-        "bubbles": [_bubble(asdict(bubble)) for bubble in conversation(episode)],
+        "bubbles": [_drop_empty(asdict(bubble)) for bubble in conversation(episode)],
         "verdict": None if verdict is None else vars(verdict),
         "given": None if output is None else {"reward": output.reward, "metrics": output.metrics},
         "metrics": episode.metrics,
@@ -44,8 +44,7 @@ def episode_data(
     return {**plain(data), "lanes": lanes}, vocabulary
 
 
-def _bubble(bubble: Mapping[str, Any]) -> dict[str, Any]:
-    """Without its empty fields."""
+def _drop_empty(bubble: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in bubble.items() if value not in ("", (), None)}
 
 
@@ -126,7 +125,7 @@ def _spans(line: Timeline, number: int, credited: Credited) -> list[dict[str, An
             "shared": span.shared,
             "advantage": advantage,
             "weight": weight,
-            "logprobs": None if span.shared else [_round_logprob(value) for value in span.logprobs],
+            "logprobs": None if span.shared else list(map(_round_logprob, span.logprobs)),
         }
         for span, advantage, weight in zip(line.spans, advantages, weights, strict=True)
     ]

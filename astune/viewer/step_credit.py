@@ -82,7 +82,7 @@ def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credi
     }
     samples, _ = to_samples(_as_groups(groups), estimator.advantage, estimator.weighting)
     weights = {id(sample.timeline): sample.weights for sample in samples}
-    trained = {task for task, group in groups.items() if any(_has_weight(episode, weights) for episode in group)}
+    trained = {episode.task.task_id for episode in episodes if any(id(line) in weights for line in episode.timelines)}
     found = []
     for episode in episodes:
         if not _is_judged(episode):
@@ -113,7 +113,3 @@ def _as_groups(groups: Mapping[str, Sequence[Episode]]) -> list[Group]:
 
 def _is_judged(episode: Episode) -> bool:
     return episode.reward is not None and math.isfinite(episode.reward)
-
-
-def _has_weight(episode: Episode, weights: Mapping[int, Sequence[float]]) -> bool:
-    return any(id(line) in weights for line in episode.timelines)

@@ -46,7 +46,7 @@ MOST_DEBUG_EPISODES = 20
 
 @dataclass(frozen=True)
 class Story:
-    """What is told of a run. `changed` are the keys that differ from their defaults: key, value, default."""
+    """The words and tables of a report. `changed` are the keys that differ from their defaults: key, value, default."""
 
     verdict: str
     facts: list[tuple[str, str]]
@@ -61,7 +61,7 @@ class Story:
     config: Mapping[str, Any]
 
     def pick(self, entries: Iterable[IndexedEpisode]) -> list[IndexedEpisode]:
-        """Those of `entries` that the story shows, training episodes with the attempts that they are compared with."""
+        """Pick the `entries` that the story names, training episodes with the attempts that they are compared with."""
         shown = [entry for pair in self.pairs for entry in (pair.before, pair.after)]
         shown += [entry for examples in self.training.values() for example in examples for entry in example.group]
         wanted = set(map(id, (*shown, *self.debug)))

@@ -13,7 +13,7 @@ from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import episode_to_row
 from astune.monitor.jsonl import LineFile
 from astune.recordings.recording import Recording
-from astune.recordings.rescore import Rescored, judged_anew
+from astune.recordings.rescore import Rescored, judge_anew
 from astune.support.visible import tell
 from astune.types import Episode
 
@@ -32,7 +32,7 @@ async def rescore_all(
         if new is not None:
             new.unlink(missing_ok=True)
         file = None if new is None else stack.enter_context(LineFile(new))
-        async for one in judged_anew(recordings, config_of):
+        async for one in judge_anew(recordings, config_of):
             if file is not None:
                 file.append_plain(episode_to_row(replace(one.recording, episode=one.after or one.recording.episode)))
             done.append(_head(one))

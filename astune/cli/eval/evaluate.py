@@ -43,7 +43,7 @@ PLAYING = ("local", "verl")
 
 
 class Shown(NamedTuple):
-    """What is shown: the figures named, all without any; whether the judge is shown pairs of attempts; as JSON or as
+    """The wishes of the command line: figures to show (none means all), pairs of attempts for the judge, JSON or
     tables."""
 
     figures: Sequence[str] = ()

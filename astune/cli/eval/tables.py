@@ -12,6 +12,7 @@ from astune.monitor.progress_view import show_tasks
 from astune.monitor.summary import show_figure, show_interval
 from astune.rollout.metrics import counts_of, figures_of, name_ends
 from astune.support.statistics import MeanOverTasks, PairedTest
+from astune.support.terminal import make_table
 from astune.training.comparison import Compared, Wins
 from astune.training.standalone import Played
 
@@ -33,7 +34,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ComparedCheckpoints:
-    """What a later checkpoint shows beside the first one."""
+    """A later checkpoint beside the first one."""
 
     first: str
     second: str
@@ -50,15 +51,12 @@ def figures_table(one: Evaluated) -> Table:
             table.add_row(name, _name_figure(figure), *row)
         if not figures:
             table.add_row(name, "-", "-", "-", "0")
-    table.caption = "\n".join(
-        f"{name}: {_count_judged(one, name):,} {show_tasks(counts['tasks'], counts['attempts'], counts['unjudged'])}"
-        for name, counts in one.counts.items()
-    )
+    lines = []
+    for name, counts in one.counts.items():
+        judged = max((found.n for found in one.all[name].values()), default=0)
+        lines.append(f"{name}: {judged:,} {show_tasks(counts['tasks'], counts['attempts'], counts['unjudged'])}")
+    table.caption = "\n".join(lines)
     return table
-
-
-def _count_judged(one: Evaluated, name: str) -> int:
-    return max((found.n for found in one.all[name].values()), default=0)
 
 
 def overview_table(all_: Sequence[Evaluated]) -> Table:
@@ -128,14 +126,7 @@ def caption(comparisons: Sequence[ComparedCheckpoints]) -> str:
 
 
 def _table(title: str, *columns: str, gap: int = 3) -> Table:
-    table = Table(title=title, title_justify="left", caption_justify="left", box=None, padding=(0, gap, 0, 0))
-    for name in columns:
-        table.add_column(
-            name,
-            justify="left" if name in ("held-out", "figure", "95 % interval", "by", "") else "right",
-            overflow="fold",
-        )
-    return table
+    return make_table(*columns, left=("held-out", "figure", "95 % interval", "by", ""), gap=gap, title=title)
 
 
 def show_p(test: PairedTest) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from astune.online.store.trace import AnswerTrace, TracedEpisode, TracedFeedback, TracedSample, VersionTrace
-from astune.support.terminal import Console, Text
+from astune.support.terminal import Console, Text, make_table
 
 MOST_SHOWN = 40
 """Samples in a table; --json has all."""
@@ -101,15 +101,14 @@ def _episode(episode: TracedEpisode) -> Iterable[str | Table]:
 
 
 def _samples(samples: Sequence[TracedSample], rewards: Any) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("answer", "choice", "episode", "reward", "method", "advantage", "weight", "tokens"):
-        table.add_column(column, justify="left" if column in ("answer", "episode", "method") else "right")
+    names = ("answer", "choice", "episode", "reward", "method", "advantage", "weight", "tokens")
+    table = make_table(*names, left=("answer", "episode", "method"), gap=2)
     for each in samples:
         reward = rewards.get(each.episode_id)
         table.add_row(
-            Text(each.msg_id),
+            each.msg_id,
             str(each.choice),
-            Text(each.episode_id or ""),
+            each.episode_id or "",
             "" if reward is None else f"{reward:g}",
             each.method,
             f"{each.advantage:+.4g}",

@@ -126,12 +126,12 @@ def _status_lines(found: ServiceStatus) -> list[str]:
     lines.append(f"feedback  {rated}")
     if found.feedback.get("held"):
         lines.append("          held for a look: astune online held")
-    lines.append(f"rated     {found.rated} episodes wait for a commit{_fruitless(found)}")
+    lines.append(f"rated     {found.rated} episodes wait for a commit{_explain_no_commit(found)}")
     return [*lines, "", header(), *map(line_of, found.commits)] if found.commits else [*lines, "commits   none yet"]
 
 
-def _fruitless(found: ServiceStatus) -> str:
-    """Why no commit is made of what waits, where the last one found nothing to learn."""
+def _explain_no_commit(found: ServiceStatus) -> str:
+    """Say for which reason no commit is made of what waits, where the last one found nothing to learn."""
     last = found.commits[-1] if found.commits else None
     if not found.rated or last is None or last.state != "empty":
         return ""

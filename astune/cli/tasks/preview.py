@@ -38,7 +38,7 @@ WIDTH = 36
 
 @dataclass(frozen=True)
 class _Lengths:
-    """Of the questions, conversations included, in `unit`."""
+    """The lengths of the questions, conversations included, in `unit`."""
 
     unit: str
     counts: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _Preview:
-    """What is shown. `stops` is what a run would stop at, empty if nothing."""
+    """The tasks and problems that are shown. `stops` is what a run would stop at, empty if nothing."""
 
     sets: TaskSets
     stops: str

@@ -22,7 +22,7 @@ from astune.context_tracker.prompt.messages import reasoning_of, show_content
 from astune.errors import AstuneError
 from astune.monitor.words import FORKS
 from astune.ropes import common_start
-from astune.support.terminal import Console, Text
+from astune.support.terminal import Console, Text, make_table
 from astune.types import Timeline, Turn
 
 TRAINED, SAMPLED, CONTEXT = "green", "yellow", "dim"
@@ -113,7 +113,7 @@ def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> Non
 
 
 def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
-    """Why rows do not go on from earlier ones, and the tokens at which they part."""
+    """The reason for which each row does not go on from an earlier one, and the tokens at which they part."""
     timelines = stop.running.tracker.timelines()
     forked = [number for number, line in enumerate(timelines) if line.fork is not None]
     if not forked:
@@ -198,7 +198,7 @@ def _list_conversations(stop: Stop) -> Iterator[tuple[str, list[Mapping[str, Any
 
 
 def _explain_not_trained(stop: Stop) -> str | None:
-    """Why the answer at this stop would not be trained."""
+    """Name the reason for which the answer at this stop would not be trained."""
     assert stop.call is not None and stop.answers is not None and stop.answers.current is not None
     return stop.call.why_not_trained(stop.answers.current)
 
@@ -249,14 +249,11 @@ def _write_legend(console: Console) -> str:
 
 
 def _make_token_table(rows: Sequence[tuple[int, int, float, str, int, str]]) -> Padding:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("place", "id", "logprob", "probability"):
-        table.add_column(name, justify="right")
-    for name in ("text", "version", "trained"):
-        table.add_column(name, overflow="fold")
+    texts = ("text", "version", "trained")
+    table = make_table("place", "id", "logprob", "probability", *texts, left=texts, gap=2)
     for place, token, logprob, piece, version, trained in rows[-MOST_ROWS:]:
         numbers = (f"{place:,}", f"{token}", f"{logprob:.3f}", f"{100 * math.exp(logprob):.1f} %")
-        table.add_row(*numbers, Text(repr(piece)), str(version), trained)
+        table.add_row(*numbers, repr(piece), str(version), trained)
     return Padding(table, (0, 0, 0, 2), expand=False)
 
 

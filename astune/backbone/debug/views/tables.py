@@ -10,30 +10,24 @@ from rich.table import Table
 
 from astune.algorithm.receipt import NO_SIGNAL, why_left_out, why_unjudged
 from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
-from astune.support.terminal import Text
+from astune.support.terminal import Text, make_table
 from astune.types import Episode, Group, Sample, Timeline
 
 
 def make_timelines_table(timelines: Sequence[Timeline]) -> Table:
     """The rows that training would see; `fork` says why a row does not continue an earlier one."""
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("training row")
-    for name in ("turns", "tokens", "trained"):
-        table.add_column(name, justify="right")
-    table.add_column("fork")
+    table = make_table("training row", "turns", "tokens", "trained", "fork", left=("training row", "fork"))
     for line in timelines:
         cells = (f"{len(line.spans)}", f"{len(line.token_ids):,}", f"{line.trained_tokens:,}")
-        table.add_row(Text(line.agent), *cells, line.fork or "-")
+        table.add_row(line.agent, *cells, line.fork or "-")
     return table
 
 
 def make_credit_table(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per attempt: its advantages (from least to greatest where turns differ), its part in the loss, and why
     tokens have none."""
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for name in ("attempt", "reward", "advantage", "in the loss", "sampled", "trained"):
-        table.add_column(name, justify="right")
-    table.add_column("left out")
+    names = ("attempt", "reward", "advantage", "in the loss", "sampled", "trained", "left out")
+    table = make_table(*names, left=("left out",))
     for number, episode in enumerate(group.episodes):
         mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
         advantages = {
@@ -57,11 +51,8 @@ def make_weights_table(group: Group, samples: Sequence[Sample]) -> Table:
     """One line per turn: what each of its tokens counts, or why it does not; its reward where single agents or turns
     have some."""
     with_rewards = has_own_rewards(group)
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for name in ("attempt", "turn", "tokens", *(["reward"] if with_rewards else []), "advantage", "weight/token"):
-        table.add_column(name, justify="right")
-    table.add_column("agent")
-    table.add_column("left out")
+    names = ("attempt", "turn", "tokens", *(["reward"] if with_rewards else []), "advantage", "weight/token")
+    table = make_table(*names, "agent", "left out", left=("agent", "left out"))
     for number, episode in enumerate(group.episodes):
         mine = [sample for sample in samples if sample.episode_id == episode.episode_id]
         for place, turn in enumerate(episode.turns):
@@ -78,7 +69,7 @@ def make_weights_table(group: Group, samples: Sequence[Sample]) -> Table:
             weights = ", ".join(f"{weight:.2e}" for _, weight in found) or "-"
             reward = [describe_turn_reward(episode, place)] if with_rewards else []
             cells = (str(number), str(place + 1), f"{len(turn.output_ids):,}", *reward, advantages, weights)
-            table.add_row(*cells, Text(turn.agent), Text(why, style="yellow"))
+            table.add_row(*cells, turn.agent, Text(why, style="yellow"))
     return table
 
 
@@ -97,16 +88,13 @@ def count_left_out(episode: Episode, trained: bool) -> Counter[str]:
 
 
 def _explain_left_out(episode: Episode, trained: bool) -> str | None:
-    """Why the episode is left out as a whole."""
+    """Name the reason for which the episode is left out as a whole."""
     return None if trained else why_unjudged(episode) if episode.verdict is None else NO_SIGNAL
 
 
 def make_summary_table(episodes: Sequence[Episode]) -> Table:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("episode", no_wrap=True)
-    for name in ("reward", "turns", "sampled", "trained", "seconds"):
-        table.add_column(name, justify="right")
-    table.add_column("end")
+    names = ("episode", "reward", "turns", "sampled", "trained", "seconds", "end")
+    table = make_table(*names, left=("episode", "end"))
     for episode in episodes:
         reward = "-" if episode.reward is None else f"{episode.reward:g}"
         end = episode.stop_reason.value if episode.error is None else f"{episode.error.stage}: {episode.error.kind}"
@@ -114,5 +102,5 @@ def make_summary_table(episodes: Sequence[Episode]) -> Table:
         trained = sum(line.trained_tokens for line in episode.timelines)
         counts = (f"{len(episode.turns)}", f"{sampled:,}", f"{trained:,}", f"{episode.metrics['seconds']:.2f}")
         style = "" if episode.error is None else "red"
-        table.add_row(Text(episode.episode_id), reward, *counts, Text(end, style=style))
+        table.add_row(episode.episode_id, reward, *counts, Text(end, style=style))
     return table

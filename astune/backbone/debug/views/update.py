@@ -14,7 +14,7 @@ from rich.table import Table
 
 from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
 from astune.support.statistics import without_noise
-from astune.support.terminal import Console, Text
+from astune.support.terminal import Console, Text, make_table
 from astune.support.visible import visible
 from astune.types import Group, Sample
 
@@ -97,22 +97,9 @@ def _make_turn_table(attempts: Mapping[int, _Attempt], group: Group) -> Table:
     """A line per turn; weight (of one token) and loss are sums over the training rows it counts on."""
     with_rewards = has_own_rewards(group)
     several = any(len(turn.credits) > 1 for turns in attempts.values() for turn in turns.values())
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("attempt", "turn", *(["rows"] if several else [])):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("agent", overflow="fold")
-    for name in (
-        "tokens",
-        *(["reward"] if with_rewards else []),
-        "advantage",
-        "weight",
-        "loss",
-        "logprob",
-        "change",
-        "prob",
-        "change",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
+    first = ("attempt", "turn", *(["rows"] if several else []), "agent", "tokens")
+    figures = (*(["reward"] if with_rewards else []), "advantage", "weight", "loss")
+    table = make_table(*first, *figures, "logprob", "change", "prob", "change", left=("agent",), gap=2)
     for attempt, turns in attempts.items():
         for number, turn in turns.items():
             advantages, weights, losses = zip(*turn.credits, strict=True)
@@ -121,7 +108,7 @@ def _make_turn_table(attempts: Mapping[int, _Attempt], group: Group) -> Table:
             change = _average([math.exp(value) for value in after]) - probability
             table.add_row(
                 *(str(attempt), str(number + 1), *([str(len(losses))] if several else [])),
-                *(Text(turn.agent), f"{len(before):,}"),
+                *(turn.agent, f"{len(before):,}"),
                 *([describe_turn_reward(group.episodes[attempt], number)] if with_rewards else []),
                 *(_format_range(advantages), f"{math.fsum(weights):.3g}", f"{math.fsum(losses):+.4f}"),
                 *(f"{_average(before):.4f}", _format_change(_average(turn.update.changes))),
@@ -190,7 +177,7 @@ def _describe_ratio(log_ratio: float) -> str:
 
 
 def _explain_no_signal(group: Group) -> str:
-    """Why no token of the group is in the loss."""
+    """Say for which reason no token of the group is in the loss."""
     judged = [episode for episode in group.episodes if episode.verdict is not None]
     if not judged:
         attempts = len(group.episodes)
@@ -242,12 +229,7 @@ def _choose_style(change: float, largest: float) -> str:
 
 def _make_change_table(attempts: Mapping[int, _Attempt], pieces: Pieces) -> Table:
     """`MOST_CHANGED` tokens of each attempt."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("attempt", "turn"):
-        table.add_column(name, justify="right")
-    table.add_column("token", overflow="fold")
-    for name in ("logprob", "change"):
-        table.add_column(name, justify="right")
+    table = make_table("attempt", "turn", "token", "logprob", "change", left=("token",), gap=2)
     for attempt, turns in attempts.items():
         rows = [
             (number, piece, before, after)
