@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from astune.monitor import EpisodeRecord, RunDir
@@ -21,7 +22,7 @@ MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
 """Characters that the table's search looks through. The whole texts stand in the episode."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class IndexedEpisode:
     """One episode: its place in its file, `line` from 1, `offset` and `size` in bytes, and what pages tell of it but
     its turns and tokens."""
@@ -89,7 +90,7 @@ class RunIndex:
 
 
 def index_run(run: RunDir) -> RunIndex:
-    """Reads every line once and keeps a few hundred bytes of each episode."""
+    """Reads every line once and keeps a few hundred bytes of each episode; texts that many share stand once."""
     left_out: list[LeftOut] = []
     metrics = []
     for line, _, _, row in _read_rows(run.metrics_path, left_out):
@@ -139,15 +140,15 @@ def _index_episode(path: Path, line: int, offset: int, size: int, row: Mapping[s
         size=size,
         episode_id=str(row["episode_id"]),
         step=row["step"],
-        phase=str(row["phase"]),
-        task_id=row["task_id"],
-        query=_cut(str(task["query"]), MOST_OF_A_QUERY),
+        phase=intern(str(row["phase"])),
+        task_id=intern(row["task_id"]),
+        query=intern(_cut(str(task["query"]), MOST_OF_A_QUERY)),
         reference=task["answer"] or "",
         metadata=task["metadata"],
         reward=row["reward"],
         passed=row["passed"],
         undecided=(row["verdict"] or {}).get("undecided", False),
-        stop_reason=row["stop_reason"],
+        stop_reason=intern(row["stop_reason"]),
         error=f"{error['stage']}: {error['kind']}" if error else None,
         error_message=_cut(error.get("message", ""), MOST_OF_AN_ANSWER),
         error_place=place_of(error.get("traceback", "")),
