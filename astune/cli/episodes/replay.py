@@ -57,8 +57,6 @@ def rescore(
     """Judges recorded episodes with another judge. 1 if it could not judge one of them."""
     from astune.cli.episodes.rescore import rescore_all
 
-    if out is not None and out.exists():
-        raise ConfigError(f"--out {out}: the file is there already; nothing is written over it")
     configs = _Configs(conf, overrides, {"astune.task_judge.judge_protocol": judge})
     return asyncio.run(rescore_all(select(files, filter_text), configs.of, out))
 

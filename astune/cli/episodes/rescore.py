@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from astune.cli.online.export import new_file
 from astune.config.schema import AstuneConfig
 from astune.monitor.episodes import episode_to_row
-from astune.monitor.jsonl import LineFile
 from astune.recordings.recording import Recording
 from astune.recordings.rescore import Rescored, judge_anew
 from astune.support.visible import tell
@@ -27,17 +26,11 @@ async def rescore_all(
 ) -> int:
     """Judges, prints what changed, and writes the episodes with their new verdicts. 1 if one could not be judged."""
     done: list[Rescored] = []
-    with ExitStack() as stack:
-        new = None if out is None else out.with_name(out.name + ".new")
-        if new is not None:
-            new.unlink(missing_ok=True)
-        file = None if new is None else stack.enter_context(LineFile(new))
+    with nullcontext() if out is None else new_file(out) as write:
         async for one in judge_anew(recordings, config_of):
-            if file is not None:
-                file.append_plain(episode_to_row(replace(one.recording, episode=one.after or one.recording.episode)))
+            if write is not None:
+                write(episode_to_row(replace(one.recording, episode=one.after or one.recording.episode)))
             done.append(_head(one))
-    if new is not None and out is not None:
-        os.replace(new, out)
     _show_changes(done)
     if out is not None:
         tell(f"written {out}")

@@ -1,4 +1,4 @@
-"""The files of `astune online export`: a row in a line of JSON, or in a table of Parquet."""
+"""Write rows into a new file, in lines of JSON or a table of Parquet: `astune online export` and `astune rescore`."""
 
 from __future__ import annotations
 
