@@ -63,21 +63,21 @@ class HeldOutRow:
         return show_mean(self.figure, found)
 
 
-def make_held_out_rows(metrics: Metrics, entries: Mapping[str, Sequence[IndexedEpisode]]) -> list[HeldOutRow]:
+def make_held_out_rows(metrics: Metrics, phases: Mapping[str, Sequence[IndexedEpisode]]) -> list[HeldOutRow]:
     """The figures before and after training per decoding, then per kind of task where the tasks' rows name kinds."""
     rows = []
-    for decoding, entry in summarize(metrics)["held_out"].items():
-        episodes = entries[f"eval/{decoding}"]
+    for decoding, found in summarize(metrics)["held_out"].items():
+        episodes = phases[f"eval/{decoding}"]
         steps = sorted({entry.step for entry in episodes})
         if not steps:
             continue
         before, after = (at_step(episodes, step) for step in (steps[0], steps[-1]))
         before, after = (before if steps[0] == 0 else []), (after if steps[-1] > 0 else [])
-        rows.append(HeldOutRow(decoding, None, entry["figure"], over_tasks(before), over_tasks(after)))
+        rows.append(HeldOutRow(decoding, None, found["figure"], over_tasks(before), over_tasks(after)))
         column = kind_column(after or before)
         if column is not None:
             kinds = by_kind(before, column), by_kind(after, column)
             names = sorted(kinds[0].keys() | kinds[1].keys())
             shares = [[over_tasks(kind.get(name, [])) for kind in kinds] for name in names]
-            rows += [HeldOutRow(decoding, n, entry["figure"], *pair) for n, pair in zip(names, shares, strict=True)]
+            rows += [HeldOutRow(decoding, n, found["figure"], *pair) for n, pair in zip(names, shares, strict=True)]
     return rows

@@ -81,8 +81,8 @@ class RunIndex:
     entries: tuple[IndexedEpisode, ...]
     left_out: tuple[LeftOut, ...]
 
-    def by_phase(self) -> dict[str, list[IndexedEpisode]]:
-        """The episodes of each phase; none of a phase that was not played."""
+    def by_phase(self) -> defaultdict[str, list[IndexedEpisode]]:
+        """The episodes of each phase, none of one that was not played."""
         phases: dict[str, list[IndexedEpisode]] = defaultdict(list)
         for entry in self.entries:
             phases[entry.phase].append(entry)

@@ -93,7 +93,7 @@ def _list_changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     return [(key, value, defaults.get(key)) for key, value in config.items() if value != defaults.get(key)]
 
 
-def verdict_line(metrics: Metrics, entries: Mapping[str, Sequence[IndexedEpisode]], methods: Sequence[str] = ()) -> str:
+def verdict_line(metrics: Metrics, phases: Mapping[str, Sequence[IndexedEpisode]], methods: Sequence[str] = ()) -> str:
     """The outcome of training on held-out tasks: a sentence for all ways of decoding, and one for each that was better
     before, at a stage's end or at its best. The reason why nothing was learned, if that is so. `methods` are those of
     the stages, if there are any."""
@@ -106,21 +106,21 @@ def verdict_line(metrics: Metrics, entries: Mapping[str, Sequence[IndexedEpisode
         if row["first"] and row["first"]["step"] == 0 and row["last"]["step"] > 0
     }
     if compared:
-        return " ".join([_outcome(compared, entries), *_falls(metrics, compared, entries, methods)])
+        return " ".join([_outcome(compared, phases), *_falls(metrics, compared, phases, methods)])
     rewards = series(metrics, "reward/mean")
-    if entries["debug"]:
-        share = over_tasks(entries["debug"])
+    if phases["debug"]:
+        share = over_tasks(phases["debug"])
         mean = "none was judged" if share is None else f"mean score {share.mean:.3g}"
-        return f"Debug run: {len(entries['debug'])} episodes, {mean}; nothing was trained."
+        return f"Debug run: {len(phases['debug'])} episodes, {mean}; nothing was trained."
     if not rewards:
         return _without_rewards(metrics)
     return f"Mean reward in training {rewards[0][1]:.3f} → {rewards[-1][1]:.3f}; no held-out tasks before and after."
 
 
-def _outcome(compared: Mapping[str, Mapping[str, Any]], entries: Mapping[str, Sequence[IndexedEpisode]]) -> str:
+def _outcome(compared: Mapping[str, Mapping[str, Any]], phases: Mapping[str, Sequence[IndexedEpisode]]) -> str:
     """One sentence: the ways of decoding in which it is clear that something changed come first."""
     words = {
-        decoding: _change(entries[f"eval/{decoding}"], row["first"]["step"], row["last"]["step"])
+        decoding: _change(phases[f"eval/{decoding}"], row["first"]["step"], row["last"]["step"])
         for decoding, row in compared.items()
     }
     clear = dict.fromkeys(word for word in words.values() if word != NO_CHANGE)
@@ -140,7 +140,7 @@ def _outcome(compared: Mapping[str, Mapping[str, Any]], entries: Mapping[str, Se
 def _falls(
     metrics: Metrics,
     compared: Mapping[str, Mapping[str, Any]],
-    entries: Mapping[str, Sequence[IndexedEpisode]],
+    phases: Mapping[str, Sequence[IndexedEpisode]],
     methods: Sequence[str],
 ) -> list[str]:
     """Sentences about figures that fell again: from one stage to the next, else from the best evaluation to the
@@ -148,7 +148,7 @@ def _falls(
     ends = [0, *(stage["steps"][1] for stage in stages_of(metrics, methods) if stage["steps"])]
     said = []
     for decoding, row in compared.items():
-        evaluated, points = entries[f"eval/{decoding}"], dict(series(metrics, f"eval/{decoding}/{row['figure']}"))
+        evaluated, points = phases[f"eval/{decoding}"], dict(series(metrics, f"eval/{decoding}/{row['figure']}"))
 
         def fell(start: int, end: int, evaluated: Sequence[IndexedEpisode] = evaluated) -> bool:
             return _change(evaluated, start, end) == "Worse"
