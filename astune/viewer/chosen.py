@@ -139,7 +139,7 @@ class FailureKind:
 
 
 def failures(by_phase: Mapping[str, Sequence[IndexedEpisode]]) -> list[FailureKind]:
-    """Count the ways in which episodes failed, most frequent first. `example` is the message of the first such error."""
+    """Count the ways in which episodes failed, most frequent first. `example` is the first such message."""
     found = []
     for phase, entries in by_phase.items():
         groups: dict[tuple[str, str], list[IndexedEpisode]] = defaultdict(list)
