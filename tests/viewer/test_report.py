@@ -90,7 +90,7 @@ def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"img", "b", "i"}
     assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
-    assert page.text.count(HOSTILE) > 10
+    assert page.text.count(HOSTILE) > 5
 
 
 def test_the_page_needs_no_other_file_and_no_network(make_run):

@@ -181,7 +181,7 @@ def test_the_conversation_has_every_turn_with_calls_and_results(page, golden):
     run, address = golden
     entry = next(entry for entry in index_run(run).entries if len(entry.agents) == 3)
     episode = read_episode(entry).episode
-    page.open(f"{address}#episode=train:{entry.head.line}")
+    page.open(f"{address}#episode=train:{entry.line}")
     page.wait(OPENED)
     assert page.eval("document.querySelectorAll('.turnbox').length") == len(episode.turns)
     speakers = page.eval("[...document.querySelectorAll('.turnbox .who')].map(who => who.textContent)")
@@ -196,7 +196,7 @@ def test_the_forest_draws_every_row_turn_and_fork_and_a_click_shows_the_turn(pag
     run, address = golden
     for entry in index_run(run).entries:
         episode = read_episode(entry).episode
-        page.open(f"{address}#episode=train:{entry.head.line}")
+        page.open(f"{address}#episode=train:{entry.line}")
         page.wait(OPENED)
         assert page.eval("document.querySelectorAll('.forest .label').length") == len(episode.timelines)
         turns = page.eval("[...document.querySelectorAll('.forest .turn')].map(turn => Number(turn.dataset.turn))")
@@ -232,7 +232,7 @@ def test_the_tokens_of_every_recorded_episode_read_as_they_are_decoded(page, gol
     run, address = golden
     chat_format = ChatFormat.load(run.path.parents[1] / "model")
     for entry in index_run(run).entries:
-        page.open(f"{address}#episode=train:{entry.head.line}")
+        page.open(f"{address}#episode=train:{entry.line}")
         page.wait("document.querySelector('.stream .t')")
         page.eval("document.querySelector('.stream').style.height = '9e4px'")
         tokens = "[...document.querySelectorAll('.stream .t')].map(token => token.textContent.replaceAll('⏎', ''))"
