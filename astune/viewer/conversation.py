@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from astune.context_tracker.prompt.messages import reasoning_of, show_content
@@ -24,17 +24,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Bubble:
-    """One message. `role` is OpenAI's, or "note" for a remark of the viewer."""
+    """One message, under the `turn` that read or wrote it first. `role` is OpenAI's, or "note" for a remark of the
+    viewer."""
 
+    turn: int
     role: str
     text: str
-    agent: str = ""
     reasoning: str = ""
     calls: tuple[str, ...] = ()
-    facts: str = ""
     marks: tuple[Mark, ...] = ()
-    turn: int | None = None
-    """Number of the turn that read or wrote it first."""
 
 
 def conversation(episode: Episode) -> list[Bubble]:
@@ -42,25 +40,19 @@ def conversation(episode: Episode) -> list[Bubble]:
 
     A turn whose history is not the former one of its agent plus something says how many messages were dropped.
     """
-    agents = {turn.agent for turn in episode.turns}
     bubbles: list[Bubble] = []
     seen: dict[str, list[Mapping[str, Any]]] = {}
     forks = _forks(episode)
     for number, turn in enumerate(episode.turns):
-        agent = turn.agent if len(agents) > 1 else ""
         before = seen.get(turn.agent, [])
         kept = _count_kept(before, turn.messages)
         if kept < len(before):
             why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
-            bubbles.append(
-                Bubble(
-                    "note", f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it.", turn=number
-                )
-            )
-        bubbles += [replace(bubble(message, agent), turn=number) for message in turn.messages[kept:]]
-        answer = bubble({"role": "assistant", **turn.response}, agent, _turn_facts(number, turn))
+            dropped = f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it."
+            bubbles.append(Bubble(number, "note", dropped))
+        bubbles += [_make_bubble(number, message) for message in turn.messages[kept:]]
         marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
-        bubbles.append(replace(answer, marks=tuple(marks), turn=number))
+        bubbles.append(_make_bubble(number, {"role": "assistant", **turn.response}, marks))
         seen[turn.agent] = [*turn.messages, turn.response]
     return bubbles
 
@@ -80,10 +72,9 @@ def _comparable(message: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, .
     return message.get("role", "assistant"), message.get("tool_call_id") or "", show_content(message), _calls(message)
 
 
-def bubble(message: Mapping[str, Any], agent: str = "", facts: str = "") -> Bubble:
+def _make_bubble(turn: int, message: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Bubble:
     role = str(message.get("role", "assistant"))
-    speaker = agent if role == "assistant" else ""
-    return Bubble(role, show_content(message), speaker, reasoning_of(message) or "", _calls(message), facts)
+    return Bubble(turn, role, show_content(message), reasoning_of(message) or "", _calls(message), tuple(marks))
 
 
 def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,13 +91,6 @@ def _calls(message: Mapping[str, Any]) -> tuple[str, ...]:
             text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
         shown.append(f"{function.get('name')}({text})")
     return tuple(shown)
-
-
-def _turn_facts(number: int, turn: Turn) -> str:
-    facts = [f"turn {number + 1}", f"{len(turn.prompt_ids):,} + {len(turn.output_ids):,} tokens"]
-    if turn.finish_reason == "length":
-        facts.append("cut off by the token limit")
-    return ", ".join(facts)
 
 
 def _forks(episode: Episode) -> dict[int, str]:
