@@ -299,8 +299,9 @@ def test_a_token_tells_its_id_probability_version_and_weight_or_why_not(page, ad
 
 
 def test_a_link_to_a_turn_shows_it(page, golden):
-    _, address = golden
-    page.open(f"{address}#episode=train:24&turn=6")
+    run, address = golden
+    entry = next(entry for entry in index_run(run).entries if entry.turns >= 6)
+    page.open(f"{address}#episode=train:{entry.line}&turn=6")
     page.wait("document.querySelector('#turn-5.chosen')")
     assert 0 <= page.eval("document.querySelector('#turn-5').getBoundingClientRect().top") < 1000
     assert page.eval("document.querySelector('.forest .turn.chosen').dataset.turn") == "5"
