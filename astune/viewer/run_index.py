@@ -83,7 +83,7 @@ class RunIndex:
 
     def by_phase(self) -> defaultdict[str, list[IndexedEpisode]]:
         """The episodes of each phase, none of one that was not played."""
-        phases: dict[str, list[IndexedEpisode]] = defaultdict(list)
+        phases: defaultdict[str, list[IndexedEpisode]] = defaultdict(list)
         for entry in self.entries:
             phases[entry.phase].append(entry)
         return phases
