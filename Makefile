@@ -28,6 +28,7 @@ VENVN1 := .venv-newest-as1
 OLDEST_OPENAI := 2.0.0
 NEWEST_TINKER := 0.38.0
 BIN := $(VENV)/bin
+IN_TRINITY = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest
 
 comma := ,
 # The extras of the documentation, but those of the big backbones.
@@ -41,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -81,8 +82,11 @@ test-upgrades: $(VENV)/.done
 # The trinity backbone, on a machine without GPUs: tests/trinity/stubs stands in for vLLM. Python 3.11 or 3.12.
 # test_convert.py needs no Trinity: it is part of `make test`.
 test-trinity: $(VENVT)/.done
-	PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)/bin/python -m pytest tests/trinity tests/tinker \
-		--ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
+	$(IN_TRINITY) tests/trinity tests/tinker --ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
+
+# What takes long and has a cheaper proof in CI; before a release.
+test-release: $(VENVT)/.done
+	$(IN_TRINITY) tests/trinity -m release $(PYTEST_ARGS)
 
 # The tinker server with an SDK that is newer than the one of Trinity-RFT; not in CI.
 test-tinker: $(VENVK)/.done

@@ -36,14 +36,16 @@ DEMO = load_config(tutorial_dir() / "math_agent" / "demo.yaml").config.astune
 LENGTH = 512
 
 
-@dataclass
+@dataclass(eq=False)
 class Engine:
     """What `ModelWrapper` has of a vLLM engine."""
 
     api_address: str
     version: int = 4
     api_key: str = "EMPTY"
-    config: Any = field(default_factory=lambda: SimpleNamespace(model_path="tiny", max_model_len=LENGTH))
+    config: Any = field(
+        default_factory=lambda: SimpleNamespace(model_path="tiny", max_model_len=LENGTH, engine_type="vllm")
+    )
 
     @property
     async def model_version_async(self) -> int:
