@@ -134,7 +134,8 @@ def is_unread(chat_format: ChatFormat, request: ChatRequest, message: Message) -
     within its reasoning, the reasoning counts."""
     if not request.tools or not request.may_call or message.get("tool_calls"):
         return False
-    return chat_format.has_call_marks(message.get("content") or reasoning_of(message) or "")
+    text = message.get("content") or reasoning_of(message) or ""
+    return any(mark in text for mark in chat_format.call_marks)
 
 
 def _cut_at_stop(chat_format: ChatFormat, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:

@@ -16,27 +16,25 @@ a b X H                     └ X H
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from astune.context_tracker import forks
 from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
 from astune.types import Span, Timeline, Turn
 
 
+@dataclass(slots=True, eq=False)
 class TokenNode:
     """A run of tokens that no inserted sequence leaves in its middle. `own` is the run, packed; `ids` spells the whole
     way to its end."""
 
-    __slots__ = ("children", "ids", "own", "parent", "turns")
-
-    def __init__(self, parent: TokenNode | None, ids: TokenIds) -> None:
-        self.parent = parent
-        self.ids = ids
-        self.own = ids.own
-        self.children: dict[bytes, TokenNode] = {}
-        """By their first token, packed."""
-        self.turns: tuple[int, ...] = ()
-        """Numbers of the turns that end exactly here."""
+    parent: TokenNode | None
+    ids: TokenIds
+    own: bytes
+    children: dict[bytes, TokenNode] = field(default_factory=dict)
+    """By their first token, packed."""
+    turns: tuple[int, ...] = ()
+    """Numbers of the turns that end exactly here."""
 
 
 class PrefixForest:
@@ -54,7 +52,7 @@ class PrefixForest:
     """
 
     def __init__(self) -> None:
-        self._root = TokenNode(None, TokenIds())
+        self._root = TokenNode(None, TokenIds(), b"")
         self._nodes = {id(self._root.ids): self._root}  # by id() of their ids, which they keep alive
         self.unique_tokens = 0
         """Tokens stored."""
@@ -99,7 +97,7 @@ class PrefixForest:
 
     def _hang(self, parent: TokenNode, ids: TokenIds) -> TokenNode:
         """A new node below `parent`."""
-        node = TokenNode(parent, ids)
+        node = TokenNode(parent, ids, ids.own)
         parent.children[node.own[:WIDTH]] = node
         self._nodes[id(ids)] = node
         return node

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatAnswer", "ChatRequest", "ContextTracker"]
 
 MANY_PIECES = 2000
-"""Messages, tool calls and tools together that take long to render: tens of milliseconds."""
+"""Messages, tool calls and tools, which a template goes through one by one, that take long: tens of milliseconds."""
 
 
 class ContextTracker:
@@ -173,7 +173,12 @@ class ContextTracker:
         calls = [Call(agent, kept, prompt, self._calls + choice, trained, source) for choice in range(n)]
         samplings = [self._sampling_for(call, choice) for choice, call in enumerate(calls)]
         self._calls += n
-        answers = await self._ask(calls, samplings)
+        work = [self._sources[source].answer(call, drawn) for call, drawn in zip(calls, samplings, strict=True)]
+        try:
+            answers = [await work[0]] if n == 1 else await all_or_none(work)
+        except BaseException:
+            self.lost_calls += n
+            raise
         if request.retry:
             self._forest.exclude_repeated(agent, answers[0].prompt_ids, n, "retried")
         return [
@@ -185,8 +190,10 @@ class ContextTracker:
         """The prompt. A conversation of very many messages is rendered in a thread, so that other agents go on. A text
         that takes long to tokenize is refused first if it cannot fit, and is tokenized in a thread too. All others are
         read here, so that the order of calls does not depend on timing."""
+        tool_calls = sum(len(message.get("tool_calls") or ()) for message in request.messages)
+        pieces = len(request.messages) + tool_calls + len(request.tools)
         try:
-            if _pieces(request) > MANY_PIECES:
+            if pieces > MANY_PIECES:
                 draft = await asyncio.to_thread(self._draft, agent, request, source)
             else:
                 draft = self._draft(agent, request, source)
@@ -230,19 +237,20 @@ class ContextTracker:
         messages = Messages.of(before).start(known).and_then(*new)
         return replace(request, messages=messages, tools=copy.deepcopy(tuple(request.tools)))
 
-    async def _ask(self, calls: Sequence[Call], samplings: Sequence[Sampling]) -> list[Answer]:
-        source = self._sources[calls[0].source]
-        work = [source.answer(call, sampling) for call, sampling in zip(calls, samplings, strict=True)]
-        try:
-            return [await work[0]] if len(work) == 1 else await all_or_none(work)
-        except BaseException:
-            self.lost_calls += len(work)
-            raise
-
     def _record(self, call: Call, choice: int, temperature: float, answer: Answer, seen: int) -> ChatAnswer:
         """Make the answer a turn."""
         follows = None if call.prompt.follows is None else self._numbers[call.prompt.follows]
-        turn = turn_of(call, answer, temperature, fork=self._fork(call, choice, answer, follows), follows=follows)
+        # A source that gave other ids than it was sent made them anew (`ChatSource`); equal ones are the same object.
+        retokenized = answer.prompt_ids is not call.prompt.ids
+        fork = forks.of_turn(
+            call.prompt.fork,
+            choice=choice,
+            retry=call.request.retry,
+            sent_before=call.prompt.sent_before,
+            stop_text_removed=follows in self._cut,
+            retokenized=retokenized and any(turn.agent == call.agent for turn in self._forest.turns),
+        )
+        turn = turn_of(call, answer, temperature, fork=fork, follows=follows)
         self._keep(call.source, turn, replace(call.prompt, ids=answer.prompt_ids), seen, answer.shown)
         if call.source is not None and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1
@@ -259,18 +267,6 @@ class ContextTracker:
         if shown is not None:
             self._cut.add(number)
         self._sampled += len(turn.output_ids)
-
-    def _fork(self, call: Call, choice: int, answer: Answer, follows: int | None) -> str | None:
-        # A source that gave other ids than it was sent made them anew (`ChatSource`); equal ones are the same object.
-        retokenized = answer.prompt_ids is not call.prompt.ids
-        return forks.of_turn(
-            call.prompt.fork,
-            choice=choice,
-            retry=call.request.retry,
-            sent_before=call.prompt.sent_before,
-            stop_text_removed=follows in self._cut,
-            retokenized=retokenized and any(turn.agent == call.agent for turn in self._forest.turns),
-        )
 
     def _check(self, request: ChatRequest, n: int, source: str | None) -> None:
         self.check_source(source)
@@ -300,6 +296,7 @@ class ContextTracker:
         seed_name = f"call {call.number}" if request.seed is None else f"seed {request.seed}"
         if request.seed is not None and choice:  # or all answers to a request with a seed would be the same
             seed_name += f"/{choice}"
+        digest = hashlib.blake2b(f"{self._seed}/{seed_name}".encode(), digest_size=8).digest()
         try:
             return replace(
                 default,
@@ -307,7 +304,7 @@ class ContextTracker:
                 temperature=default.temperature if request.temperature is None else request.temperature,
                 top_p=default.top_p if request.top_p is None else request.top_p,
                 stop=request.stop,
-                seed=_derive(self._seed, seed_name),
+                seed=int.from_bytes(digest, "big") >> 1,  # below 2**63, the same on every machine
             )
         except ValueError as error:
             raise WorkflowError(f"model call {call.number + 1}: {error}") from None
@@ -327,15 +324,3 @@ class ContextTracker:
                 "the prompt is too long. Please reduce the length of the messages."
             )
         return length - tokens
-
-
-def _pieces(request: ChatRequest) -> int:
-    """Messages, tool calls and tools: what a template goes through one by one."""
-    calls = sum(len(message.get("tool_calls") or ()) for message in request.messages)
-    return len(request.messages) + calls + len(request.tools)
-
-
-def _derive(seed: int, name: str) -> int:
-    """A seed in [0, 2**63), the same on every machine and in every process."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from astune.context_tracker.forks import BEST_OF_N, BRANCH, RETRY
+from astune.context_tracker.forks import BEST_OF_N, BRANCH, HISTORY_EDITED, RETRY
 from astune.context_tracker.merge import TurnForest
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, PolicyError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling
+from tests.rows import each_row
 
 USER = {"role": "user", "content": "What is 6 times 7?"}
 TOOLS = [{"type": "function", "function": {"name": "calc", "parameters": {"type": "object", "properties": {}}}}]
@@ -56,31 +57,41 @@ def test_choices_are_sampled_side_by_side_from_one_prompt_with_seeds_of_their_ow
     assert [line.trained_tokens for line in tracker.timelines()] == [len(turn.output_ids) for turn in tracker.turns]
 
 
-EDITED = [{"role": "user", "content": "Other?"}, {"role": "assistant", "content": "one"}, MORE]
+EDIT = {"messages": [{"role": "user", "content": "Other?"}, {"role": "assistant", "content": "0"}, MORE]}
+"""A history that holds the first answer, 0, after another question."""
+GOES_ON = {"messages": [USER, {"role": "assistant", "content": "0"}, MORE]}
 
 
-@pytest.mark.parametrize("again", [{}, {"retry": True}, {"n": 2}], ids=["again", "retry", "n"])
-def test_the_same_edited_history_twice_is_named_for_what_is_new(make_tracker, chat_format, run, again):
+@each_row(
+    ("calls", "forks", "lost"),
+    [
+        ([{}, EDIT, EDIT], [None, HISTORY_EDITED, BRANCH], []),
+        ([{}, EDIT, EDIT | {"retry": True}], [None, HISTORY_EDITED, RETRY], [1]),
+        ([{}, EDIT, EDIT | {"n": 2}], [None, HISTORY_EDITED, BRANCH, BEST_OF_N], []),
+        ([{}, EDIT | {"n": 2}], [None, HISTORY_EDITED, BEST_OF_N], []),
+        ([{}, {"retry": True}], [None, RETRY], [0]),
+        ([{}, {}, {"retry": True}], [None, BRANCH, RETRY], [1]),
+        ([{"n": 2}, {"n": 2, "retry": True}], [None, BEST_OF_N, RETRY, BEST_OF_N], [0, 1]),
+        ([{}, GOES_ON, {"retry": True}], [None, RETRY], []),
+        ([{}, GOES_ON, {"agent": "b", "retry": True}], [None, RETRY], []),
+    ],
+)
+def test_what_is_asked_again_is_named_and_an_answer_that_was_lost_is_not_trained(
+    make_tracker, chat_format, run, calls, forks, lost
+):
+    """An answer that arrived after all is trained, whoever asks again."""
+
     async def episode():
-        await tracker.chat("a", ChatRequest([USER]))
-        await tracker.chat("a", ChatRequest(EDITED))
-        await tracker.choices("a", ChatRequest(EDITED, retry=again.get("retry", False)), again.get("n", 1))
+        for call in calls:
+            request = ChatRequest(call.get("messages", [USER]), retry=call.get("retry", False))
+            await tracker.choices(call.get("agent", "a"), request, call.get("n", 1))
 
-    tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
+    tracker, _ = make_tracker([str(number) for number in range(6)], chat_format)
     run(episode())
-    expected = {"n": [BRANCH, BEST_OF_N], "retry": [RETRY]}.get(next(iter(again), ""), [BRANCH])
-    assert [line.fork for line in tracker.timelines()] == [None, "history_edited", *expected]
-    assert tracker.turns[1].prompt_ids == tracker.turns[2].prompt_ids
-
-
-def test_several_answers_to_an_edited_history_share_its_prompt(make_tracker, chat_format, run):
-    async def episode():
-        await tracker.chat("a", ChatRequest([USER]))
-        await tracker.choices("a", ChatRequest(EDITED), 2)
-
-    tracker, _ = make_tracker(["one", "two", "three"], chat_format)
-    run(episode())
-    assert [line.fork for line in tracker.timelines()] == [None, "history_edited", BEST_OF_N]
+    assert [line.fork for line in tracker.timelines()] == forks
+    assert [number for number, turn in enumerate(tracker.turns) if turn.excluded == "retried"] == lost
+    trained = sum(len(turn.output_ids) for number, turn in enumerate(tracker.turns) if number not in lost)
+    assert sum(line.trained_tokens for line in tracker.timelines()) == trained
 
 
 def test_a_stop_text_is_missing_once_and_then_it_is_a_branch(make_tracker, chat_format, run):
@@ -136,42 +147,6 @@ def test_cancelled_choices_are_lost(chat_format, run):
     tracker = tracker_over(policy, chat_format)
     run(episode())
     assert (tracker.turns, tracker.lost_calls) == ((), 2)
-
-
-def test_a_repeated_request_takes_the_lost_answer_out_of_training(make_tracker, chat_format, run):
-    async def episode():
-        await tracker.chat("a", ChatRequest([USER]))
-        await tracker.chat("a", ChatRequest([USER], retry=True))
-
-    tracker, _ = make_tracker(["lost", "kept"], chat_format)
-    run(episode())
-    assert [turn.excluded for turn in tracker.turns] == ["retried", None]
-    assert [line.fork for line in tracker.timelines()] == [None, RETRY]
-    assert [line.trained_tokens for line in tracker.timelines()] == [0, len(tracker.turns[1].output_ids)]
-
-
-def test_an_answer_that_arrived_after_all_is_trained_whoever_asks_again(make_tracker, chat_format, run):
-    async def episode():
-        answer = await tracker.chat("a", ChatRequest([USER]))
-        await tracker.chat("a", ChatRequest([USER, answer.message, MORE]))
-        await tracker.chat("b", ChatRequest([USER], retry=True))
-        await tracker.chat("a", ChatRequest([USER], retry=True))
-
-    tracker, _ = make_tracker(["one", "two", "other", "again"], chat_format)
-    run(episode())
-    assert [turn.excluded for turn in tracker.turns] == [None] * 4
-
-
-def test_only_the_last_answer_to_the_same_request_is_the_lost_one(make_tracker, chat_format, run):
-    async def episode():
-        await tracker.chat("a", ChatRequest([USER]))
-        await tracker.chat("a", ChatRequest([USER]))
-        await tracker.chat("a", ChatRequest([USER], retry=True))
-
-    tracker, _ = make_tracker(["one", "two", "three"], chat_format)
-    run(episode())
-    assert [turn.excluded for turn in tracker.turns] == [None, "retried", None]
-    assert [line.fork for line in tracker.timelines()] == [None, BRANCH, RETRY]
 
 
 def test_a_stop_text_is_sampled_and_trained_but_no_part_of_the_message(make_tracker, chat_format, run):
@@ -314,17 +289,6 @@ def test_the_turns_alone_give_the_same_timelines(make_tracker, chat_format, run)
     tracker, _ = make_tracker(["one", "two", "three", "four"], chat_format)
     run(episode())
     assert TurnForest(tracker.turns).timelines() == tracker.timelines()
-
-
-def test_all_answers_of_a_lost_request_are_out_of_training(make_tracker, chat_format, run):
-    tracker, _ = make_tracker(["a", "b", "c", "d"], chat_format)
-
-    async def episode():
-        await tracker.choices("a", ChatRequest([USER]), 2)
-        await tracker.choices("a", ChatRequest([USER], retry=True), 2)
-
-    run(episode())
-    assert [turn.excluded for turn in tracker.turns] == ["retried", "retried", None, None]
 
 
 def test_ids_of_calls_have_nine_characters_and_are_unique(make_tracker, chat_format, run):

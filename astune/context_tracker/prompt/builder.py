@@ -23,7 +23,6 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.conversations import Conversations, Match
 from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.prompt.messages import Message
-from astune.context_tracker.prompt.rendering import Rendering
 from astune.context_tracker.prompt.sampled_answer import (
     ENDING,
     AnswerText,
@@ -42,7 +41,9 @@ class Prompt:
     Where they do, `ids` is that call's rope extended: its `Prompt.ids`, its output ids, the new ids. `fork` is None
     for an agent's first prompt and for one that goes on from an earlier point, else one of `forks`. `sent_before` says
     that an earlier request had all its answers, written as here: nothing was rewritten for this one. `answer_start` is
-    the text at the end of `ids` that the answer was made to begin with.
+    the text at the end of `ids` that the answer was made to begin with. `ending` are the last characters of its text,
+    without `answer_start`: they tell whether reasoning was opened. `follows` is the last sampled answer that its
+    messages hold, whether or not the template still writes it so.
 
     The other fields are what `PromptBuilder.record` needs: the template's text, and the request beside what is known;
     None for a raw text.
@@ -52,20 +53,11 @@ class Prompt:
     fork: str | None
     sent_before: bool = False
     answer_start: str = ""
+    ending: str = ""
+    follows: SampledAnswer | None = field(default=None, repr=False)
     start_ids: tuple[int, ...] = field(default=(), repr=False)
     rendering: TextRope = field(default_factory=lambda: TextRope(""), repr=False)
     match: Match | None = field(default=None, repr=False)
-
-    @property
-    def follows(self) -> SampledAnswer | None:
-        """The last sampled answer that its messages hold, whether or not the template still writes it so."""
-        sampled = {} if self.match is None else self.match.sampled
-        return sampled[max(sampled)] if sampled else None
-
-    @property
-    def ending(self) -> str:
-        """The last characters of its text, without `answer_start`: they tell whether reasoning was opened."""
-        return self.rendering.tail(ENDING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +98,6 @@ class PromptBuilder:
         self._conversations: dict[str, Conversations] = {}
         self._texts: dict[str, list[SampledAnswer]] = {}
         self._pieces: dict[str, TokenIds] = {}
-        self._written: dict[str, Rendering] = {}
 
     def build(
         self,
@@ -135,8 +126,7 @@ class PromptBuilder:
         """`build` up to the tokenizing: which tokens are known, and which text is new."""
         conversations = self._conversations.get(agent, Conversations())
         match = conversations.match(messages, tools)
-        written = self._format.render_on(self._written.get(agent), match.messages, match.tools)
-        self._written[agent], rendering = written, written.text
+        rendering = self._format.render(match.messages, match.tools)
         place, base, start = self._longest_written(match, rendering)
         later = {index: AnswerText(self._format, sampled) for index, sampled in match.sampled.items() if index > place}
         # The template may write later answers in another place or way, so they are looked for, each in its stretch.
@@ -150,25 +140,24 @@ class PromptBuilder:
                 parts += [rendering[position : found[0]], answer.sampled.answer_ids()]
                 position = ends[index] = found[1]
                 kept.add(index)
-        self._check_said(match, rendering, base, start, set(range(place + 1, len(match.messages))) - kept)
-        sent_up_to = _find_sent_up_to(conversations, match, rendering, ends)
+        if base is None or base.tools != match.tools:
+            self._format.check_said(rendering, (), match.tools)
+        new = set(range(place + 1, len(match.messages))) - kept
+        self._format.check_said(rendering[start:], match.messages, places=new)
+        sent_up_to = conversations.find_sent_up_to(match, rendering, ends)
         known = [each.rendering for each in (base, match.request) if each is not None]
+        ending = rendering[-ENDING:]
         prompt = Prompt(
             ids=TokenIds() if base is None else base.ids,
-            fork=_fork(match, rendering, place, _rewritten(later, match, sent_up_to), around),
+            fork=_find_fork(match, rendering, place, later, sent_up_to, around),
             sent_before=sent_up_to >= max(0, *ends),
-            answer_start="" if answer_start is None else answer_start(rendering[-ENDING:]),
+            answer_start="" if answer_start is None else answer_start(ending),
+            ending=ending,
+            follows=match.sampled[max(match.sampled)] if match.sampled else None,
             rendering=TextRope.of(rendering, known),
             match=match,
         )
         return Draft(prompt, tuple(parts), rendering[position:])
-
-    def _check_said(self, match: Match, rendering: str, base: SampledAnswer | None, start: int, new: set[int]) -> None:
-        """Raise WorkflowError if the new part of `rendering`, from `start` on, lacks what the `new` messages say, or
-        the whole of it tools that `base` was not offered."""
-        if base is None or base.tools != match.tools:
-            self._format.check_said(rendering, (), match.tools)
-        self._format.check_said(rendering[start:], match.messages, places=new)
 
     def draft_text(self, agent: str, text: str | Sequence[int]) -> Draft:
         """Like `draft`, for a raw text without a template: the ids of the longest earlier raw text and answer of the
@@ -177,7 +166,8 @@ class PromptBuilder:
         Text that goes on without the end token that was sampled goes on from the ids before that token.
         """
         if not isinstance(text, str):
-            return Draft(Prompt(TokenIds(text), None, rendering=TextRope(self._format.decode(list(text)))))
+            written = self._format.decode(list(text))
+            return Draft(Prompt(TokenIds(text), None, ending=written[-ENDING:], rendering=TextRope(written)))
         begins = Beginnings(text)
         found: tuple[int, SampledAnswer, int] | None = None
         for sampled in self._texts.get(agent, ()):
@@ -191,11 +181,11 @@ class PromptBuilder:
         latest = self._texts.get(agent, ())[-1:]
         if found is None:
             rendering = TextRope.of(text, [each.rendering for each in latest])
-            return Draft(Prompt(TokenIds(), None, rendering=rendering), rest=text)
+            return Draft(Prompt(TokenIds(), None, ending=text[-ENDING:], rendering=rendering), rest=text)
         end, base, dropped = found
         before = base.ids if not dropped else TokenIds(base.answer_ids()[:-1], before=base.ids.before)
         rendering = TextRope.of(text, [each.rendering for each in (base, *latest)])
-        return Draft(Prompt(before, None, rendering=rendering), rest=text[end:])
+        return Draft(Prompt(before, None, ending=text[-ENDING:], rendering=rendering), rest=text[end:])
 
     def finish(self, draft: Draft) -> Prompt:
         """Tokenize the texts of `draft` and return the prompt. May run in another thread."""
@@ -214,10 +204,11 @@ class PromptBuilder:
         text if that is None."""
         ids = prompt.ids + output_ids
         if prompt.match is None or answer is None:
-            sampled = SampledAnswer(prompt.rendering, (), ids, ids.own)
+            sampled = SampledAnswer(prompt.rendering, prompt.ending, (), ids, ids.own)
             self._texts.setdefault(agent, []).append(sampled)
         else:
-            sampled = SampledAnswer(prompt.rendering, prompt.match.tools, ids, ids.own, prompt.start_ids)
+            tools, start_ids = prompt.match.tools, prompt.start_ids
+            sampled = SampledAnswer(prompt.rendering, prompt.ending, tools, ids, ids.own, start_ids)
             self._conversations.setdefault(agent, Conversations()).add(prompt.match, answer, sampled)
         return sampled
 
@@ -239,57 +230,39 @@ class PromptBuilder:
         return -1, None, 0
 
 
-def _find_sent_up_to(conversations: Conversations, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
-    """Find the last answer up to which an earlier request was written like `rendering`: one with the same tools that
-    began with the same messages. -1 if there is none. `ends` are the ends of the answers."""
-    whole = len(match.path) == len(match.sent)
-    if whole and any(str(sampled.rendering) == rendering for sampled in match.find_answers()):
-        return len(match.sent)
-    for index, end in sorted(ends.items(), reverse=True):
-        others = conversations.find_sent_with(match, index)
-        if any(str(request.rendering).startswith(rendering[:end]) for request in others):
-            return index
-    return -1
-
-
-def _fork(
+def _find_fork(
     match: Match,
     rendering: str,
     place: int,
-    rewritten: Mapping[int, AnswerText],
+    later: Mapping[int, AnswerText],
+    sent_up_to: int,
     around: Mapping[int, tuple[int, int]],
 ) -> str | None:
     """Collect the facts for `forks.of_prompt`. `place` is the answer up to which the prompt is what was sent and
-    sampled; `rewritten` are later answers that are written differently now."""
+    sampled, `later` are the answers after it, `sent_up_to` the one up to which an earlier request was written so.
+
+    An answer of a history that an earlier request had changed already is not written differently now: what goes on from
+    that request is a branch.
+    """
+    changed_before = {index for index, node in enumerate(match.path[: sent_up_to + 1]) if node.moved}
+    whole_was_sent = sent_up_to >= len(match.sent)
+    rewritten = {} if whole_was_sent else {index: later[index] for index in later if index not in changed_before}
+    if rewritten:
+        other_tools = rewritten[max(rewritten)].sampled.tools != match.tools
+    elif match.sampled or match.request is None or match.request.tools == match.tools:
+        other_tools = False
+    else:
+        other_tools = next(match.find_answers(), None) is None
     last = max((index for index, said in enumerate(match.meanings) if said[0] == "assistant"), default=-1)
     whole = (0, len(rendering))
     return forks.of_prompt(
         goes_on=place == last >= 0,
         changed_from=None if match.changed_from is None else match.changed_from.meanings(),
         now=match.meanings,
-        other_tools=_other_tools(match, rewritten),
+        other_tools=other_tools,
         rewritten=bool(rewritten),
         reasoning_lost=lambda: any(
             answer.has_lost_reasoning(rendering[slice(*around.get(index, whole))])
             for index, answer in rewritten.items()
         ),
     )
-
-
-def _other_tools(match: Match, rewritten: Mapping[int, AnswerText]) -> bool:
-    """True if other tools were offered before: with the last of the `rewritten` answers, or, if the messages hold no
-    sampled answer, with the earlier request that they begin with."""
-    if rewritten:
-        return rewritten[max(rewritten)].sampled.tools != match.tools
-    if match.sampled or match.request is None or match.request.tools == match.tools:
-        return False
-    return next(match.find_answers(), None) is None
-
-
-def _rewritten(later: dict[int, AnswerText], match: Match, sent_up_to: int) -> dict[int, AnswerText]:
-    """The answers in `later` that the template writes differently now. Answers of a history that an earlier request had
-    changed already do not count: what goes on from that request is a branch."""
-    if sent_up_to >= len(match.sent):
-        return {}
-    known = {index for index, node in enumerate(match.path[: sent_up_to + 1]) if node.moved}
-    return {index: answer for index, answer in later.items() if index not in known}

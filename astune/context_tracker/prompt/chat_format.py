@@ -17,10 +17,8 @@ from astune.context_tracker.prompt.answer_formats import FORMATS, AnswerFormat, 
 from astune.context_tracker.prompt.call_check import CallProblem, find_call_problem
 from astune.context_tracker.prompt.encoding import TextEncoder, Vocabulary
 from astune.context_tracker.prompt.messages import for_template
-from astune.context_tracker.prompt.rendering import Rendering, Resumable, TemplateRun, same_start
 from astune.context_tracker.prompt.template import (
     HOW_TO_MAKE,
-    compile_resumable,
     compile_template,
     read_json,
     read_special_tokens,
@@ -111,10 +109,12 @@ class ChatFormat:
         first token (GLM: `<|user|>`, `<|observation|>`). A model that samples one has begun that message."""
         self.reasoning_openings: tuple[str, ...] = tuple(marks.opening for marks in self._answers.reasoning)
         """The texts that reasoning begins with, one of them for most models: `<think>`."""
-        self._encoder = TextEncoder(tokenizer, self.generation_prompt)
+        self.call_marks = self._answers.call_marks
+        """Texts by which the model means to call a tool."""
+        self.encode = TextEncoder(tokenizer, self.generation_prompt).encode
         self._closing = self._closing_pattern()
         self._answer_lead = self._find_answer_lead()
-        self._taken_back = AnswersTakenBack(partial(self.render, add_generation_prompt=False))
+        self.takes_back = AnswersTakenBack(partial(self.render, add_generation_prompt=False)).take
 
     def __reduce__(self) -> tuple[Callable[..., ChatFormat], tuple[Any, ...]]:
         return partial(type(self), **self._options), self._given
@@ -191,7 +191,8 @@ class ChatFormat:
 
         Raises WorkflowError where the template refuses the conversation.
         """
-        prepared = [self._prepare(message) for message in messages]
+        prepare, apply = self._answers.for_template, self._call_style.apply
+        prepared = [apply(prepare(for_template(message)), message) for message in messages]
         return self._render(prepared, tools, add_generation_prompt=add_generation_prompt)
 
     def check_said(
@@ -208,24 +209,6 @@ class ChatFormat:
         if unsaid is not None:
             raise WorkflowError(f"the chat template {unsaid}")
 
-    def render_on(
-        self, before: Rendering | None, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> Rendering:
-        """`render`, but text that stands in `before`, an earlier rendering of this format, is taken from there.
-
-        Invariant: `text` is what `render` gives. Messages and tools must not change afterwards: they are known by
-        identity. Raises WorkflowError as `render` does.
-        """
-        name = self._template_name(tools)
-        known = 0 if before is None else same_start(before.messages, messages)
-        prepared = [*(() if before is None else before.prepared[:known]), *map(self._prepare, messages[known:])]
-        template = self._resumable[name]
-        if template is None:
-            return Rendering(self._render(prepared, tools), name, messages, prepared)
-        run = TemplateRun(template, before if before is not None and before.name == name else None)
-        text = self._write(run.text, prepared, tools, add_generation_prompt=True)
-        return Rendering(text, name, messages, prepared, run.take_loops())
-
     @cached_property
     def writes_text_beside_calls(self) -> bool:
         """True if the template writes the text of a message that calls tools."""
@@ -234,16 +217,6 @@ class ChatFormat:
         except WorkflowError:
             return False
 
-    @cached_property
-    def _resumable(self) -> dict[str, Resumable | None]:
-        return {name: compile_resumable(text) for name, text in self._given[1].items()}
-
-    def _prepare(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._call_style.apply(self._answers.for_template(for_template(message)), message)
-
-    def _template_name(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        return "tool_use" if tools and "tool_use" in self._templates else "default"
-
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -251,17 +224,7 @@ class ChatFormat:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        render = self._templates[self._template_name(tools)].render
-        return self._write(render, messages, tools, add_generation_prompt=add_generation_prompt)
-
-    def _write(
-        self,
-        render: Callable[[Mapping[str, Any]], str],
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool,
-    ) -> str:
+        template = self._templates["tool_use" if tools and "tool_use" in self._templates else "default"]
         variables = {
             "messages": list(self._system_style.apply(messages)),
             "tools": list(tools) or None,
@@ -270,17 +233,10 @@ class ChatFormat:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return render(dict(**variables, **self._variables))
+            return template.render(dict(**variables, **self._variables))
         except (TemplateError, TypeError, AttributeError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise WorkflowError(f"the chat template refuses the conversation ({roles}): {error}") from error
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`. Special tokens written in it are recognised; nothing is added.
-
-        Raises WorkflowError for text that UTF-8 cannot write.
-        """
-        return self._encoder.encode(text)
 
     def least_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, from its size alone."""
@@ -322,14 +278,6 @@ class ChatFormat:
         """
         opened = self._answers.find_opened(self._prompt if prompt is None else prompt)
         return self._answers.read(text, tools, opened)
-
-    def takes_back(self, answer: ParsedMessage) -> bool:
-        """True if the template writes such an answer as history. An answer that calls no tool is not looked at."""
-        return not answer.tool_calls or self._taken_back.take(answer)
-
-    def has_call_marks(self, text: str) -> bool:
-        """True if the text holds a mark by which the model means to call a tool."""
-        return any(mark in text for mark in self._answers.call_marks)
 
     def write_forced_start(
         self, force: Literal["tool_call", "json_object"], tool: str | None = None, prompt: str | None = None

@@ -7,7 +7,7 @@ system ─ user ─ answer 0 ─ tool ─ answer 1        an answer's node holds
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astune.context_tracker.prompt.messages import (
@@ -27,23 +27,18 @@ _MOST_OPEN = 64
 
 @dataclass(eq=False)
 class MessageNode:
-    """A message in its place. `sampled` has its tokens; None for a message that the agent wrote. `moved`: it was
-    sampled in another place, and a changed history still holds it."""
+    """A message in its place. `tools` were offered with the request of the last answer up to here. `sampled` has the
+    message's tokens; None for one that the agent wrote. `moved`: it was sampled in another place, and a changed history
+    still holds it."""
 
     message: Message
     meaning: Meaning
     parent: MessageNode | None
     number: int
+    tools: tuple[Message, ...] = ()
     sampled: SampledAnswer | None = None
     moved: bool = False
     children: dict[Meaning, list[MessageNode]] = field(default_factory=dict)
-
-    def tools(self) -> tuple[Message, ...]:
-        """The tools that were offered with the request of the last answer up to here."""
-        node: MessageNode | None = self
-        while node is not None and node.sampled is None:
-            node = node.parent
-        return () if node is None or node.sampled is None else node.sampled.tools
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +106,19 @@ class Conversations:
         offered = copy.deepcopy(tuple(tools)) if request is None or request.tools != tuple(tools) else request.tools
         meanings = [node.meaning for node in start]
         calls = CallPlaces(sent)
-        meanings += [_meaning(sent, index, request, calls) for index in range(known, len(sent))]
+        for index in range(known, len(sent)):
+            if request is not None and index < len(request.sent) and request.sent[index] == sent[index]:
+                meanings.append((*request.path[index].meaning[:-1], calls.find_call(index)))
+            else:
+                meanings.append(meaning(sent, index, calls))
         path = self._follow(start, sent, meanings, offered)
         taken_over: dict[int, MessageNode] = {}
         closest = None
-        if self._open and not _goes_on(meanings, len(path)):
-            closest = self._closest(without_system(meanings))
+        beyond, conversation = meanings[len(path) :], without_system(meanings)
+        begun = len(path) > len(meanings) - len(conversation)
+        goes_on = not beyond or (begun and all(said[0] != "assistant" for said in beyond))
+        if self._open and not goes_on:
+            closest = self._closest(conversation)
             taken_over = _take_over(closest, sent, meanings, len(path))
         nodes = dict(enumerate(path)) | taken_over
         return Match(
@@ -131,25 +133,40 @@ class Conversations:
         )
 
     def add(self, match: Match, answer: Message, sampled: SampledAnswer) -> None:
-        """Remember that the request `match` got the answer `answer`, with the tokens `sampled`."""
+        """Remember that the request `match` got the answer `answer`, with the tokens `sampled`. An earlier request of
+        which it has all messages, and the answer unless it is the same request, is open no longer."""
         node = match.path[-1] if match.path else self._root
         path = list(match.path)
         for index in range(len(path), len(match.sent)):
             # Not as sent but as rendered: with the reasoning that the agent dropped, which later requests then find.
-            node = self._child(node, match.messages[index], match.meanings[index], match.sampled.get(index))
+            before = match.sampled.get(index)
+            node = self._child(node, match.messages[index], match.meanings[index], before, moved=before is not None)
             path.append(node)
-        end = self._new_child(node, answer, meaning([answer], 0), sampled)
-        others = [request for request in self._open if not _is_repeated(request, path)]
-        self._open = [*others, AnsweredRequest(match.sent, match.tools, tuple(path), end, sampled.rendering)][
-            -_MOST_OPEN:
-        ]
-
-    def find_sent_with(self, match: Match, index: int) -> Iterator[AnsweredRequest]:
-        """The open requests that have the messages of `match` up to `index` in the same place, and its tools."""
-        node = match.path[index] if 0 <= index < len(match.path) else None
+        end = self._child(node, answer, meaning([answer], 0), sampled)
+        still_open = []
         for request in self._open:
-            if index < len(request.path) and request.path[index] is node and request.tools == match.tools:
-                yield request
+            size = len(request.path)
+            repeated = path[:size] == list(request.path) and (len(path) == size or path[size] is request.answer)
+            if not repeated:
+                still_open.append(request)
+        still_open.append(AnsweredRequest(match.sent, match.tools, tuple(path), end, sampled.rendering))
+        self._open = still_open[-_MOST_OPEN:]
+
+    def find_sent_up_to(self, match: Match, rendering: str, ends: Mapping[int, int]) -> int:
+        """Find the last answer up to which an earlier request was written like `rendering`: one with the same tools
+        that began with the same messages. -1 if there is none. `ends` are the ends of the answers."""
+        whole = len(match.path) == len(match.sent)
+        if whole and any(str(sampled.rendering) == rendering for sampled in match.find_answers()):
+            return len(match.sent)
+        for index, end in sorted(ends.items(), reverse=True):
+            if not 0 <= index < len(match.path):
+                continue
+            node = match.path[index]
+            for request in self._open:
+                begins_so = index < len(request.path) and request.path[index] is node
+                if begins_so and request.tools == match.tools and str(request.rendering).startswith(rendering[:end]):
+                    return index
+        return -1
 
     def _longest_start(self, messages: Sequence[Message]) -> tuple[int, AnsweredRequest | None]:
         """The open request that begins longest as `messages` do, of equals the newest, and for how many of them."""
@@ -180,7 +197,7 @@ class Conversations:
             if not further:
                 break
             reached = further
-        node: MessageNode | None = max(reached, key=lambda node: (node.tools() == tools, node.number))
+        node: MessageNode | None = max(reached, key=lambda node: (node.tools == tools, node.number))
         path = []
         while node is not None and node is not self._root:
             path.append(node)
@@ -199,14 +216,6 @@ class Conversations:
         return max(reversed(self._open), key=closeness)
 
     def _child(
-        self, parent: MessageNode, message: Message, said: Meaning, sampled: SampledAnswer | None
-    ) -> MessageNode:
-        for child in parent.children.get(said, ()):
-            if child.sampled is sampled and same_reasoning(message, child.message):
-                return child
-        return self._new_child(parent, message, said, sampled, moved=sampled is not None)
-
-    def _new_child(
         self,
         parent: MessageNode,
         message: Message,
@@ -215,24 +224,15 @@ class Conversations:
         *,
         moved: bool = False,
     ) -> MessageNode:
+        """Find the node of a message after `parent`, or make it."""
+        for child in parent.children.get(said, ()):
+            if child.sampled is sampled and same_reasoning(message, child.message):
+                return child
         self._count += 1
-        child = MessageNode(message, said, parent, self._count, sampled, moved)
+        tools = parent.tools if sampled is None else sampled.tools
+        child = MessageNode(message, said, parent, self._count, tools, sampled, moved)
         parent.children.setdefault(said, []).append(child)
         return child
-
-
-def _meaning(sent: Sequence[Message], index: int, request: AnsweredRequest | None, calls: CallPlaces) -> Meaning:
-    """`meaning`, taken over where an earlier request has the same message in the same place."""
-    if request is None or index >= len(request.sent) or request.sent[index] != sent[index]:
-        return meaning(sent, index, calls)
-    return (*request.path[index].meaning[:-1], calls.find_call(index))
-
-
-def _goes_on(meanings: Sequence[Meaning], known: int) -> bool:
-    """True if a request, whose first `known` messages were seen in this order, only adds to them."""
-    lead = len(meanings) - len(without_system(meanings))
-    beyond = meanings[known:]
-    return not beyond or (known > lead and all(message[0] != "assistant" for message in beyond))
 
 
 def _take_over(
@@ -274,10 +274,3 @@ def _to_render(
             message = message if own == message["tool_call_id"] else {**message, "tool_call_id": own}
         messages.append(message)
     return messages
-
-
-def _is_repeated(request: AnsweredRequest, path: Sequence[MessageNode]) -> bool:
-    """True if the request of `path` has all messages of an earlier one, and its answer unless it is the same
-    request."""
-    size = len(request.path)
-    return path[:size] == list(request.path) and (len(path) == size or path[size] is request.answer)

@@ -36,24 +36,23 @@ class TextEncoder:
         self._kept = lru_cache(_MOST_KEPT)(self._pack)
 
     def encode(self, text: str) -> list[int]:
-        """Raises WorkflowError for text that UTF-8 cannot write."""
+        """Token ids of `text`. Special tokens written in it are recognised; nothing is added.
+
+        Raises WorkflowError for text that UTF-8 cannot write.
+        """
         try:
             if len(text) > LONG_TEXT:  # the same ids, and other threads run meanwhile, which `encode` holds up
                 return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
-            if self._cut is None:
-                return self._piece(text)
-            first, *others = text.split(self._cut)
-            ids = self._piece(first) if first else []
-            for other in others:
-                ids += self._piece(self._cut + other)
+            first, *others = [text] if self._cut is None else text.split(self._cut)
+            ids: list[int] = []
+            for piece in (first, *(f"{self._cut}{other}" for other in others)):
+                if len(piece) > _LONGEST_KEPT:
+                    ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
+                elif piece:
+                    ids += memoryview(self._kept(piece)).cast("i").tolist()
             return ids
         except (TypeError, UnicodeEncodeError):
             raise WorkflowError("the text holds half of a surrogate pair, which UTF-8 cannot write") from None
-
-    def _piece(self, text: str) -> list[int]:
-        if len(text) > _LONGEST_KEPT:
-            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        return memoryview(self._kept(text)).cast("i").tolist()
 
     def _pack(self, text: str) -> bytes:
         return array("i", self._tokenizer.encode(text, add_special_tokens=False).ids).tobytes()

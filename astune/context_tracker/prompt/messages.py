@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from astune.errors import WorkflowError
@@ -47,7 +47,10 @@ def show_content(message: Mapping[str, Any]) -> str:
 
 def reasoning_of(message: Mapping[str, Any]) -> str | None:
     """The reasoning that came with a message as text, None if there is none."""
-    return next((message[key] for key in REASONING_KEYS if isinstance(message.get(key), str)), None)
+    for key in REASONING_KEYS:
+        if isinstance(message.get(key), str):
+            return str(message[key])
+    return None
 
 
 def parse_arguments(text: Any) -> dict[str, Any] | None:
@@ -91,16 +94,14 @@ def for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     if reasoning is not None:
         out = {"thinking": reasoning, **out, "reasoning_content": reasoning}
     if calls:
-        out["tool_calls"] = [_call_for_template(call) for call in calls]
+        out["tool_calls"] = []
+        for call in calls:
+            function = dict(call["function"])
+            arguments = parse_arguments(function.get("arguments"))
+            if arguments is not None:
+                function["arguments"] = arguments
+            out["tool_calls"].append({**call, "function": function})
     return out
-
-
-def _call_for_template(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call["function"])
-    arguments = parse_arguments(function.get("arguments"))
-    if arguments is not None:
-        function["arguments"] = arguments
-    return {**call, "function": function}
 
 
 def same_arguments(left: str, right: str) -> bool:
@@ -134,20 +135,16 @@ Meaning = tuple[Any, ...]
 
 
 class CallPlaces:
-    """Finds the tool calls of a conversation by their ids. Made in one pass, when it is first asked."""
+    """Finds the tool calls of a conversation by their ids."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
         self._messages = messages
-
-    @cached_property
-    def _places(self) -> dict[Any, list[tuple[int, int]]]:
-        found: dict[Any, list[tuple[int, int]]] = {}
-        for place, message in enumerate(self._messages):
+        self._places: dict[Any, list[tuple[int, int]]] = {}
+        for place, message in enumerate(messages):
             for number, call in enumerate(message.get("tool_calls") or ()):
-                places = found.setdefault(call.get("id"), [])
+                places = self._places.setdefault(call.get("id"), [])
                 if not places or places[-1][0] < place:
                     places.append((place, number))
-        return found
 
     def find_call(self, index: int) -> tuple[int, int] | str | None:
         """The call that message `index` answers: how many messages before, and its place among the calls of that one.

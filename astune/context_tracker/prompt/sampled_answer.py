@@ -44,13 +44,6 @@ class TextRope(Rope[str]):
     def __str__(self) -> str:
         return "".join(self.parts())
 
-    def tail(self, size: int) -> str:
-        """The last `size` characters, or all there are."""
-        text, link = self.own, self.before
-        while link is not None and len(text) < size:
-            text, link = link.own + text, link.before
-        return text[-size:]
-
 
 def _same_start(left: str, right: str) -> int:
     """Count the characters that both begin with, by bisection."""
@@ -94,12 +87,13 @@ class Beginnings:
 class SampledAnswer:
     """An answer that was sampled: the template's text of its prompt, and the tokens of both.
 
-    `ids` is the prompt's rope and the sampled ids: what later prompts extend. `sampled` are the sampled ids alone,
-    packed: where the rope is cut changes when forests share it. `start_ids` are the tokens at the end of the prompt
-    that the answer was made to begin with.
+    `ending` are the last characters of that text. `ids` is the prompt's rope and the sampled ids: what later prompts
+    extend. `sampled` are the sampled ids alone, packed: where the rope is cut changes when forests share it.
+    `start_ids` are the tokens at the end of the prompt that the answer was made to begin with.
     """
 
     rendering: TextRope
+    ending: str
     tools: tuple[Message, ...]
     ids: TokenIds
     sampled: bytes
@@ -121,7 +115,7 @@ class AnswerText:
         ended = len(ids) > len(sampled.start_ids) and ids[-1] in chat_format.stop_token_ids
         self.stop = chat_format.decode(ids[-1:]) if ended else None
         """The text of the token that ended it, None if it was cut."""
-        self._prompt = sampled.rendering.tail(ENDING)
+        self._prompt = sampled.ending
 
     @cached_property
     def said(self) -> ParsedMessage:

@@ -12,9 +12,9 @@ from jinja2 import Template, nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from astune.context_tracker.prompt.rendering import Resumable, resumable
 from astune.errors import ModelError
 
 HOW_TO_MAKE = "transformers writes it: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
@@ -54,26 +54,25 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """Templates come from the hub and are not trusted."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Look for the entry first. Jinja looks for an attribute, fails, and then takes the entry, which is most of the
-        time that `message.role` costs. The result is the same wherever dictionaries have no such attribute."""
-        if type(obj) is dict and attribute in obj and attribute not in _OF_DICTIONARIES:
-            return obj[attribute]
+        """Look for the entry of a dictionary first, and take what loops tell as it is: Jinja looks for an attribute and
+        for a reason to refuse it, which is most of the time that `message.role` and `loop.last` cost. The result is the
+        same wherever dictionaries have no such attribute."""
+        kind = type(obj)
+        if kind is dict and attribute not in _OF_DICTIONARIES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind is LoopContext and attribute in _OF_LOOPS:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
 
 _OF_DICTIONARIES = frozenset(dir(dict))
+_OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 
 
 @lru_cache(maxsize=32)
 def compile_template(source: str) -> Template:
     """The template, in a sandbox."""
     return _environment().from_string(source)
-
-
-@lru_cache(maxsize=32)
-def compile_resumable(source: str) -> Resumable | None:
-    """The template with loops that go on where an earlier rendering stood, None if it has none; in a sandbox too."""
-    return resumable(_environment(), source)
 
 
 @lru_cache(maxsize=1)

@@ -282,8 +282,10 @@ class AnswersTakenBack:
         self._takes = lru_cache(_KNOWN_SHAPES)(self._try)
 
     def take(self, answer: ParsedMessage) -> bool:
-        """True if the template writes an answer like this one with its calls. Also True if it writes no call at all, as
-        then nothing can be told of the answer."""
+        """True if the template writes an answer like this one with its calls, or it has none. Also True if it writes no
+        call at all, as then nothing can be told of the answer."""
+        if not answer.tool_calls:
+            return True
         ids = tuple(_OUR_ID if call.call_id is None else _shape_of(call.call_id) for call in answer.tool_calls)
         return self._takes((bool(answer.content), bool(answer.reasoning), ids)) or not self._takes(
             (False, False, (_OUR_ID,))

@@ -10,6 +10,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -96,11 +97,11 @@ def _parts_of_tool(function: Mapping[str, Any]) -> Iterator[str]:
     yield from (function.get("parameters") or {}).get("properties") or ()
 
 
+@dataclass(frozen=True)
 class _Text:
     """A text that others are looked for in."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     def find_missing(self, said: Mapping[int, str]) -> list[int]:
         """The keys of the texts that are not there, each in a place of its own.
@@ -110,13 +111,13 @@ class _Text:
         """
         position = 0
         for text in said.values():
-            start, stop = self._span(self._text, text, position)
+            start, stop = self._span(self.text, text, position)
             if start < 0:
                 break
             position = stop
         else:
             return []
-        left, missing = self._text, []
+        left, missing = self.text, []
         for key, text in sorted(said.items(), key=lambda item: -len(item[1])):
             start, stop = self._span(left, text, 0)
             if start >= 0:
@@ -126,7 +127,7 @@ class _Text:
         return sorted(missing)
 
     def has(self, text: str) -> bool:
-        return self._span(self._text, text, 0)[0] >= 0 or _stands_loosely(text, self._loose)
+        return self._span(self.text, text, 0)[0] >= 0 or _stands_loosely(text, self._loose)
 
     def find_missing_part(
         self,
@@ -153,7 +154,7 @@ class _Text:
 
     @cached_property
     def _loose(self) -> str:
-        return _loosen(self._text)
+        return _loosen(self.text)
 
 
 def _forms(text: str) -> Iterator[str]:

@@ -14,7 +14,6 @@ from astune.context_tracker.prompt.answer_formats.base import (
     any_of,
     split_reasoning,
 )
-from astune.context_tracker.prompt.answer_formats.deepseek import DeepSeekV3, DeepSeekV4, DeepSeekV31, DeepSeekV32
 from astune.context_tracker.prompt.answer_formats.gemma import Gemma4
 from astune.context_tracker.prompt.answer_formats.harmony import Harmony
 from astune.context_tracker.prompt.answer_formats.listed import (
@@ -27,9 +26,17 @@ from astune.context_tracker.prompt.answer_formats.listed import (
     NemotronNano2,
 )
 from astune.context_tracker.prompt.answer_formats.marked import Llama3Json, Mistral, MistralArgs, MistralCallId
-from astune.context_tracker.prompt.answer_formats.named import Functionary, Hunyuan, KimiK2
+from astune.context_tracker.prompt.answer_formats.named import (
+    DeepSeekV3,
+    DeepSeekV31,
+    Functionary,
+    Hunyuan,
+    KimiK2,
+)
 from astune.context_tracker.prompt.answer_formats.pythonic import Lfm2, MiniCpm
 from astune.context_tracker.prompt.answer_formats.tagged import (
+    DeepSeekV4,
+    DeepSeekV32,
     Glm,
     Hermes,
     Hunyuan3,

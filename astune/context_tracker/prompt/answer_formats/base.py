@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from astune.context_tracker.prompt.tool_calls import ParsedMessage, Tools, WrittenCall
+from astune.context_tracker.prompt.tool_calls import Found, ParsedMessage, Tools, WrittenCall, take_out
 from astune.errors import WorkflowError
 
 
@@ -80,13 +80,30 @@ class TextFormat(AnswerFormat):
     """An answer is reasoning, if there is any, and then text with calls in it."""
 
     @abstractmethod
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        """The text without its well-formed calls, and the calls."""
+    def find_calls(self, text: str, tools: Tools) -> Iterable[Found]:
+        """The well-formed calls in the text, in their order."""
 
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
         reasoning, rest = split_reasoning(text, self.reasoning, opened)
-        content, calls = (rest, ()) if tools is not None and not tools else self.split_calls(rest, tools or ())
+        may_call = tools is None or len(tools) > 0
+        content, calls = take_out(rest, self.find_calls(rest, tools or ()) if may_call else ())
         return ParsedMessage(content or None, reasoning, calls)
+
+
+class MarkedCalls(TextFormat):
+    """A mark says where calls begin, and what they are does not depend on the tools."""
+
+    opening: re.Pattern[str]
+
+    @abstractmethod
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, Sequence[WrittenCall]] | None:
+        """The end of what begins with a mark, and its calls; None if it is malformed."""
+
+    def find_calls(self, text: str, tools: Tools) -> Iterator[Found]:
+        for mark in self.opening.finditer(text):
+            read = self.read_calls(text, mark)
+            if read is not None:
+                yield mark.start(), read[0], tuple(read[1])
 
 
 def split_reasoning(
@@ -117,8 +134,8 @@ class Plain(TextFormat):
 
     name = "none"
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return text, ()
+    def find_calls(self, text: str, tools: Tools) -> Iterable[Found]:
+        return ()
 
     def call_start(self, tool: str | None) -> str:
         raise WorkflowError(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks, TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, take_out
+from astune.context_tracker.prompt.answer_formats.base import MarkedCalls, ReasoningMarks
+from astune.context_tracker.prompt.tool_calls import WrittenCall, make_call
 
 _CALL = re.compile(r"<\|tool_call>call:([^{}<>\s]+)(?=\{)")
 _START, _END = "<|tool_call>", "<tool_call|>"
@@ -20,7 +19,7 @@ _KEY = re.compile(r"([^:{}\[\],<>]+):")
 _PLAIN = re.compile(r"[^,:{}\[\]<>]+")
 
 
-class Gemma4(TextFormat):
+class Gemma4(MarkedCalls):
     """`<|tool_call>call:f{x:1,city:<|"|>Ulm<|"|>}<tool_call|>`; the tool's answer follows in the same turn."""
 
     name = "gemma4"
@@ -28,16 +27,15 @@ class Gemma4(TextFormat):
     call_marks = (_START, _END)
     stops = ("<turn|>", "<|tool_response>")
     next_openings = ("<|tool_response>",)
+    opening = _CALL
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
-
-    def _found(self, text: str) -> Iterator[Found]:
-        for mark in _CALL.finditer(text):
-            arguments = _read_arguments(text, mark.end(), whole=True) or _read_arguments(text, mark.end(), whole=False)
-            call = None if arguments is None else make_call(mark.group(1), json.dumps(arguments[0], ensure_ascii=False))
-            if arguments is not None and call is not None:
-                yield mark.start(), arguments[1], (call,)
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        read = _read_arguments(text, mark.end(), whole=True) or _read_arguments(text, mark.end(), whole=False)
+        if read is None:
+            return None
+        arguments, stop = read
+        call = make_call(mark.group(1), json.dumps(arguments, ensure_ascii=False))
+        return None if call is None else (stop, [call])
 
     def call_start(self, tool: str | None) -> str:
         return "<|tool_call>call:" if tool is None else f"<|tool_call>call:{tool}{{"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks, TextFormat
+from astune.context_tracker.prompt.answer_formats.base import MarkedCalls, ReasoningMarks
 from astune.context_tracker.prompt.tool_calls import (
-    Found,
     ParsedMessage,
     Tools,
     WrittenCall,
@@ -19,13 +18,12 @@ from astune.context_tracker.prompt.tool_calls import (
     make_call,
     object_slices,
     skip_space,
-    take_out,
 )
 
 _TEXT_MARKS = re.compile(r"^<\|START_(?:TEXT|RESPONSE)\|>|<\|END_(?:TEXT|RESPONSE)\|>$")
 
 
-class ListedCalls(TextFormat):
+class ListedCalls(MarkedCalls):
     """`<calls>[{"name": "f", "arguments": {...}}, ...]</calls>`. A subclass says the marks and the keys.
 
     The block is read as a whole: one malformed call leaves all of it in the text.
@@ -38,17 +36,18 @@ class ListedCalls(TextFormat):
     item_start: ClassVar[str] = "["
     """The text between the mark and the first call."""
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
+    def __init__(self) -> None:
+        self.opening = re.compile(re.escape(self.marks[0]))
 
-    def _found(self, text: str) -> Iterator[Found]:
-        begin, end = self.marks
-        for mark in re.finditer(re.escape(begin), text):
-            items, stop = _items(text, skip_space(text, mark.end()))
-            calls = [self.read_item(item) for item in items]
-            closed = text.startswith(end, stop)
-            if calls and None not in calls and (closed or stop == len(text)):
-                yield mark.start(), stop + len(end) * closed, tuple(call for call in calls if call)
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        items, stop = _read_items(text, skip_space(text, mark.end()))
+        calls = [self.read_item(item) for item in items]
+        known = [call for call in calls if call is not None]
+        end = self.marks[1]
+        closed = text.startswith(end, stop)
+        if not known or len(known) < len(calls) or not (closed or stop == len(text)):
+            return None
+        return stop + len(end) * closed, known
 
     def read_item(self, text: str) -> WrittenCall | None:
         """The call that one JSON text is, None if it is malformed."""
@@ -72,7 +71,7 @@ class ListedCalls(TextFormat):
         return self.marks[0] + written + self.marks[1]
 
 
-def _items(text: str, position: int) -> tuple[list[str], int]:
+def _read_items(text: str, position: int) -> tuple[list[str], int]:
     """The JSON texts of the list at `position`, or of the values one after the other, and where they and the white
     space after them end."""
     stop = end_of_json(text, position)

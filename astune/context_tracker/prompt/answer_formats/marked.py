@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from astune.context_tracker.prompt.answer_formats.base import THINK, ReasoningMarks, TextFormat
+from astune.context_tracker.prompt.answer_formats.base import THINK, MarkedCalls, ReasoningMarks, TextFormat
 from astune.context_tracker.prompt.tool_calls import (
     Found,
     Tools,
@@ -14,12 +14,11 @@ from astune.context_tracker.prompt.tool_calls import (
     end_of_json,
     make_call,
     read_json_call,
-    skip_space,
-    take_out,
 )
 
 _PYTHON_TAG = "<|python_tag|>"
 _TOOL_CALLS = "[TOOL_CALLS]"
+_LIST = re.compile(r"\[TOOL_CALLS\]\s*")
 _NAME_AND_ARGS = re.compile(r"\[TOOL_CALLS\]\s*([^\[\]\s]+)(?:\[CALL_ID\]([^\[\]\s]+))?\[ARGS\]\s*")
 
 
@@ -33,19 +32,19 @@ class Llama3Json(TextFormat):
     stops = ("<|eot_id|>", "<|eom_id|>")
     call_marks = (_PYTHON_TAG, '"parameters"', '"arguments"')
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
+    def find_calls(self, text: str, tools: Tools) -> Sequence[Found]:
         tag = text.find(_PYTHON_TAG)
         for start in dict.fromkeys((0, max(tag, 0))):  # an argument may hold the tag
             call = read_json_call(text[start:].removeprefix(_PYTHON_TAG), "parameters", frozenset({"type"}))
             if call is not None:
-                return take_out(text, [(start, len(text), (call,))])
-        return text, ()
+                return [(start, len(text), (call,))]
+        return []
 
     def call_start(self, tool: str | None) -> str:
         return '{"name": "' if tool is None else f'{{"name": "{tool}", "parameters":'
 
 
-class Mistral(TextFormat):
+class Mistral(MarkedCalls):
     """`[TOOL_CALLS][{"name": "f", "arguments": {...}, "id": "..."}]`: Mistral's tokenizers v2 to v7.
 
     The list is read as a whole: one malformed call leaves all of it in the text.
@@ -54,41 +53,37 @@ class Mistral(TextFormat):
     name = "mistral"
     reasoning = (ReasoningMarks("[THINK]", "[/THINK]", "[/THINK]"), THINK)
     call_marks = (_TOOL_CALLS, "[ARGS]")
+    opening = _LIST
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
-
-    def _found(self, text: str) -> Iterator[Found]:
-        for mark in re.finditer(re.escape(_TOOL_CALLS), text):
-            start = skip_space(text, mark.end())
-            stop = end_of_json(text, start)
-            items = None if stop is None else array_slices(text[start:stop])
-            calls = [read_json_call(item, "arguments", frozenset({"id"})) for item in items or ()]
-            if stop is not None and calls and None not in calls:
-                yield mark.start(), stop, tuple(call for call in calls if call)
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        stop = end_of_json(text, mark.end())
+        if stop is None:
+            return None
+        items = array_slices(text[mark.end() : stop]) or ()
+        calls = [read_json_call(item, "arguments", frozenset({"id"})) for item in items]
+        known = [call for call in calls if call is not None]
+        return (stop, known) if known and len(known) == len(calls) else None
 
     def call_start(self, tool: str | None) -> str:
         start = f'{_TOOL_CALLS}[{{"name": "'
         return start if tool is None else f'{start}{tool}", "arguments":'
 
 
-class MistralArgs(TextFormat):
+class MistralArgs(MarkedCalls):
     """`[TOOL_CALLS]f[ARGS]{...}`: Mistral's tokenizers v13 and later."""
 
     name = "mistral_args"
     reasoning = Mistral.reasoning
     call_marks = Mistral.call_marks
     after_name = "[ARGS]"
+    opening = _NAME_AND_ARGS
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
-
-    def _found(self, text: str) -> Iterator[Found]:
-        for mark in _NAME_AND_ARGS.finditer(text):
-            stop = end_of_json(text, mark.end())
-            call = None if stop is None else make_call(mark.group(1), text[mark.end() : stop], mark.group(2))
-            if stop is not None and call is not None:
-                yield mark.start(), stop, (call,)
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        stop = end_of_json(text, mark.end())
+        if stop is None:
+            return None
+        call = make_call(mark.group(1), text[mark.end() : stop], mark.group(2))
+        return None if call is None else (stop, [call])
 
     def call_start(self, tool: str | None) -> str:
         return _TOOL_CALLS if tool is None else f"{_TOOL_CALLS}{tool}{self.after_name}"

@@ -1,16 +1,16 @@
-"""Calls that are a name and then JSON, between marks: Kimi K2, Hunyuan, functionary."""
+# ruff: noqa: RUF001  (the bars in DeepSeek's tokens are full-width)
+"""Calls that are a name and then JSON, between marks: Kimi K2, Hunyuan, functionary, DeepSeek up to V3.1."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
-from astune.context_tracker.prompt.answer_formats.base import TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, end_of_json, make_call, take_out
+from astune.context_tracker.prompt.answer_formats.base import MarkedCalls
+from astune.context_tracker.prompt.tool_calls import WrittenCall, end_of_json, make_call
 
 
-class NamedCalls(TextFormat):
+class NamedCalls(MarkedCalls):
     """`<calls><call>f<sep>{...}</call></calls>`. A subclass says the marks; white space around them does not count.
 
     A block of calls is read as a whole: one malformed call leaves all of it in the text.
@@ -25,26 +25,21 @@ class NamedCalls(TextFormat):
 
     def __init__(self) -> None:
         before, between, after = map(_allow_space, self.call)
-        self._begin = re.compile(_allow_space(self.block[0]) or before)
+        self.opening = re.compile(_allow_space(self.block[0]) or before)
         self._head = re.compile(rf"\s*{before}\s*{self.name_pattern}\s*{between}\s*")
         self._tail = re.compile(rf"\s*{after}")
         self._end = re.compile(rf"\s*{_allow_space(self.block[1])}" + (r"|\s*\Z" if self.block[1] else ""))
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        position = mark.end() if self.block[0] else mark.start()
+        calls = []
+        while (read := self._read_call(text, position)) is not None:
+            call, position = read
+            calls.append(call)
+        end = self._end.match(text, position)
+        return (end.end(), calls) if calls and end is not None else None
 
-    def _found(self, text: str) -> Iterator[Found]:
-        for begin in self._begin.finditer(text):
-            position = begin.end() if self.block[0] else begin.start()
-            calls = []
-            while (read := self._call(text, position)) is not None:
-                call, position = read
-                calls.append(call)
-            end = self._end.match(text, position)
-            if calls and end is not None:
-                yield begin.start(), end.end(), tuple(calls)
-
-    def _call(self, text: str, position: int) -> tuple[WrittenCall, int] | None:
+    def _read_call(self, text: str, position: int) -> tuple[WrittenCall, int] | None:
         head = self._head.match(text, position)
         stop = None if head is None else end_of_json(text, head.end())
         tail = None if stop is None else self._tail.match(text, stop)
@@ -96,3 +91,22 @@ class Functionary(NamedCalls):
     stops = ("<|eot_id|>", "<|eom_id|>")
     call = ("<function=", ">", "</function>")
     call_marks = ("<function=",)
+
+
+class DeepSeekV3(NamedCalls):
+    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments as a json code block."""
+
+    name = "deepseek_v3"
+    next_openings = ("<｜tool▁outputs▁begin｜>",)  # R1's template does not close an answer with one call
+    block = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    call = ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>")
+    call_marks = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
+
+
+class DeepSeekV31(NamedCalls):
+    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`."""
+
+    name = "deepseek_v31"
+    block = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+    call = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+    call_marks = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from astune.context_tracker.prompt.answer_formats.base import THINK, ReasoningMarks, TextFormat
-from astune.context_tracker.prompt.tool_calls import Found, Tools, WrittenCall, make_call, skip_space, take_out
+from astune.context_tracker.prompt.answer_formats.base import THINK, MarkedCalls, ReasoningMarks
+from astune.context_tracker.prompt.tool_calls import WrittenCall, make_call, skip_space
 
 _BEGIN, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _BLOCK = re.compile(rf"{re.escape(_BEGIN)}\s*(?P<fence>```(?:python)?\n)?\s*(?P<list>\[)?")
@@ -23,7 +23,7 @@ _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _CONSTANTS = {"None": None, "True": True, "False": False, "null": None, "true": True, "false": False}
 
 
-class Lfm2(TextFormat):
+class Lfm2(MarkedCalls):
     """`<|tool_call_start|>[f(x=1), g()]<|tool_call_end|>`. Arguments have names and are literals, Python's or JSON's.
 
     A block of calls is read as a whole: one malformed call leaves all of it in the text.
@@ -34,10 +34,27 @@ class Lfm2(TextFormat):
     """The texts before, between and after the calls."""
     call_marks = (_BEGIN,)
     signs: ClassVar[tuple[str, ...]] = (_BEGIN, "<|tool_list_start|>")
+    opening = _BLOCK
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        found = (_read_block(text, begin) for begin in _BLOCK.finditer(text))
-        return take_out(text, (each for each in found if each is not None))
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        """All calls of a block. The text may end in place of the end mark."""
+        calls: list[WrittenCall] = []
+        position = mark.end()
+        try:
+            while _NAME.match(text, position):
+                call, position = _read_call(text, position)
+                calls.append(call)
+                position = skip_space(text, position)
+                position += text.startswith((",", ";"), position)
+        except (ValueError, SyntaxError, RecursionError):
+            return None
+        for end in (mark["list"] and "]", mark["fence"] and "```", _END):
+            position = skip_space(text, position)
+            if end and text.startswith(end, position):
+                position += len(end)
+            elif end and (end != _END or position < len(text)):
+                return None
+        return (position, calls) if calls else None
 
     def call_start(self, tool: str | None) -> str:
         start = _BEGIN + self.lead[0]
@@ -69,27 +86,6 @@ def _write_call(call: WrittenCall) -> str:
 def _literal(value: Any) -> str:
     """Python's notation for a value, JSON's for text and what is nested."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list | dict) else repr(value)
-
-
-def _read_block(text: str, begin: re.Match[str]) -> Found | None:
-    """All calls of a block; None if anything in it is malformed. The text may end in place of the end mark."""
-    calls: list[WrittenCall] = []
-    position = begin.end()
-    try:
-        while _NAME.match(text, position):
-            call, position = _read_call(text, position)
-            calls.append(call)
-            position = skip_space(text, position)
-            position += text.startswith((",", ";"), position)
-    except (ValueError, SyntaxError, RecursionError):
-        return None
-    for mark in (begin["list"] and "]", begin["fence"] and "```", _END):
-        position = skip_space(text, position)
-        if mark and text.startswith(mark, position):
-            position += len(mark)
-        elif mark and (mark != _END or position < len(text)):
-            return None
-    return (begin.start(), position, tuple(calls)) if calls else None
 
 
 def _read_call(code: str, position: int) -> tuple[WrittenCall, int]:

@@ -1,4 +1,5 @@
-"""Calls between `<tool_call>` and `</tool_call>`: Hermes (Qwen2.5, Qwen3), Qwen3-Coder and later Qwens, GLM-4.5."""
+# ruff: noqa: RUF001  (the bars in DeepSeek's tokens are full-width)
+"""Calls between tags: Hermes (Qwen2.5, Qwen3), Qwen3-Coder and later Qwens, GLM, DeepSeek from V3.2 on, and others."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks, TextFormat
+from astune.context_tracker.prompt.answer_formats.base import MarkedCalls, ReasoningMarks, TextFormat
 from astune.context_tracker.prompt.tagged_text import LAYOUTS, TagLayout, Tags, find_tagged_calls
 from astune.context_tracker.prompt.tool_calls import (
     Found,
@@ -15,30 +16,27 @@ from astune.context_tracker.prompt.tool_calls import (
     end_of_json,
     read_json_call,
     skip_space,
-    take_out,
 )
 
 _OPEN = re.compile(r"<tool_call>\s*")
 _CLOSE = re.compile(r"\s*</tool_call>")
 
 
-class Hermes(TextFormat):
+class Hermes(MarkedCalls):
     """`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`; the arguments may hold the closing tag."""
 
     name = "hermes"
     call_marks = ("<tool_call>", "</tool_call>", '"arguments"')
     signs = ('<tool_call>{"name":',)
+    opening = _OPEN
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._found(text))
-
-    def _found(self, text: str) -> Iterator[Found]:
-        for mark in _OPEN.finditer(text):
-            stop = end_of_json(text, mark.end())
-            close = None if stop is None else _CLOSE.match(text, stop)
-            call = None if close is None else read_json_call(text[mark.end() : stop], "arguments")
-            if call is not None and close is not None:
-                yield mark.start(), close.end(), (call,)
+    def read_calls(self, text: str, mark: re.Match[str]) -> tuple[int, list[WrittenCall]] | None:
+        stop = end_of_json(text, mark.end())
+        close = None if stop is None else _CLOSE.match(text, stop)
+        if close is None:
+            return None
+        call = read_json_call(text[mark.end() : stop], "arguments")
+        return None if call is None else (close.end(), [call])
 
     def call_start(self, tool: str | None) -> str:
         start = '<tool_call>\n{"name": "'
@@ -60,10 +58,7 @@ class Tagged(TextFormat):
     """The texts before and after the name of a call."""
     tags: ClassVar[Tags]
 
-    def split_calls(self, text: str, tools: Tools) -> tuple[str, tuple[WrittenCall, ...]]:
-        return take_out(text, self._blocks(text, tools))
-
-    def _blocks(self, text: str, tools: Tools) -> Iterator[Found]:
+    def find_calls(self, text: str, tools: Tools) -> Iterator[Found]:
         """The blocks that hold calls and nothing else; without block marks each call is one."""
         begin, end = self.block
         opened, position, calls = 0, 0, list[WrittenCall]()
@@ -188,3 +183,28 @@ class MiniCpm5(Tagged):
         cdata=True,
     )
     call_marks = ("<function name=",)
+
+
+class DeepSeekV32(Tagged):
+    """`<｜DSML｜invoke name="f"><｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter></｜DSML｜invoke>` in
+    `<｜DSML｜function_calls>`; an argument that is not a string is JSON."""
+
+    name = "deepseek_v32"
+    block = ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")
+    first = ('<｜DSML｜invoke name="', '">')
+    tags = Tags(
+        start=r'<｜DSML｜invoke name="(?P<name>[^"<>\n]+)">',
+        argument=r'<｜DSML｜parameter name="(?P<key>[^"<>\n]+)"\s+string="(?P<string>true|false)">',
+        closing="</｜DSML｜parameter>",
+        end="</｜DSML｜invoke>",
+        stray="<｜DSML｜invoke",
+    )
+    call_marks = ("<｜DSML｜function_calls>", "<｜DSML｜invoke")
+
+
+class DeepSeekV4(DeepSeekV32):
+    """The notation of DeepSeek V3.2, in `<｜DSML｜tool_calls>`."""
+
+    name = "deepseek_v4"
+    block = ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")
+    call_marks = ("<｜DSML｜tool_calls>", "<｜DSML｜invoke")
