@@ -111,22 +111,19 @@ class KVCache(Slots):
         ends = [int(self.lengths[slot]) + len(text) for slot, text in zip(slots, texts, strict=True)]
         self.reserve(max(ends) + 1)  # once, and not with each piece
         while rest := [(slot, text[done:]) for slot, text in zip(slots, texts, strict=True) if len(text) > done]:
-            own, lefts = [slot for slot, _ in rest], [text for _, text in rest]
-            size = self._choose_piece(own)
-            pieces = [text[:size] for text in lefts]
-            ids = np.zeros((len(pieces), len(pieces[-1])), np.int64)
+            own = [slot for slot, _ in rest]
+            # most tokens t for each of n slots in one pass: those with n t and n t (held + t) within the limits
+            held, rows = int(self.lengths[own].max()), len(own)
+            scores = int((math.sqrt(held**2 + 4 * SCORES_AT_ONCE / rows) - held) / 2)
+            size = max(1, min(TOKENS_AT_ONCE // rows, scores))
+            pieces = [text[:size] for _, text in rest]
+            ids = np.zeros((rows, len(pieces[-1])), np.int64)
             for row, piece in enumerate(pieces):
                 ids[row, : len(piece)] = piece
             self._keep(model, ids, own)
             for slot, piece in zip(own, pieces, strict=True):
                 self.append(slot, piece)
             done += size
-
-    def _choose_piece(self, slots: Sequence[int]) -> int:
-        """Most tokens for each of `slots` in one pass: the largest t with n t and n t (held + t) within the limits."""
-        held, rows = int(self.lengths[list(slots)].max()), len(slots)
-        scores = int((math.sqrt(held**2 + 4 * SCORES_AT_ONCE / rows) - held) / 2)
-        return max(1, min(TOKENS_AT_ONCE // rows, scores))
 
     def step(self, model: Any, pending: Mapping[int, int]) -> torch.Tensor:
         """Compute one token for each slot of `pending`, which are in order; logits (n, vocabulary) after them. What
@@ -212,6 +209,8 @@ class CacheLayout:
         """The same keys in two parts, for layers that can."""
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}
+        """The places (n heads t,) of the new tokens' keys among those of all slots, heads and positions, by the number
+        of heads."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
@@ -234,19 +233,15 @@ class CacheLayout:
     def keep(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write keys and values of the new tokens; what the cache has of the layer."""
         keys, values = self.cache.layer(layer, key, value)
-        places = self._find_places(keys)
-        keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
-        values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
-        return keys, values
-
-    def _find_places(self, keys: torch.Tensor) -> torch.Tensor:
-        """Find the places (n heads t,) of the new tokens' keys among those of all slots, heads and positions."""
         _, heads, positions, _ = keys.shape
         if heads not in self._written:
             own = torch.arange(heads, device=self._index.device)[:, None]
             rows = self._index[:, None, None] * heads + own
             self._written[heads] = (rows * positions + self._places[:, None]).flatten()
-        return self._written[heads]
+        places = self._written[heads]
+        keys.view(-1, keys.shape[3]).index_copy_(0, places, key.to(keys.dtype).reshape(-1, keys.shape[3]))
+        values.view(-1, values.shape[3]).index_copy_(0, places, value.to(values.dtype).reshape(-1, values.shape[3]))
+        return keys, values
 
     def _mark_seen(self, window: int | None) -> torch.Tensor:
         """Mark (n, 1, q, k) the positions up to the query's own, the last `window` of them."""

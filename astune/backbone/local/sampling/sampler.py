@@ -66,11 +66,8 @@ class GenerationRequest:
     unshared: bool = False
     """Nothing is taken over from other slots: what they gave before was no numbers."""
 
-    def __post_init__(self) -> None:
-        self.begin()
-
     def begin(self) -> None:
-        """Forget the tokens sampled so far."""
+        """Begin the answer; tokens sampled so far are forgotten."""
         self.uniform = random.Random(self.seed)
         self.output_ids: list[int] = []
         self.logprobs: list[float] = []
@@ -107,7 +104,7 @@ class Sampler:
         self._decode_text = decode
         self.versions = dict.fromkeys((SOLE,) if adapters is None else adapters.names, 0)
         """The policy version of each adapter."""
-        self._context_length = context_length
+        self.context_length = context_length
         self._vocabulary: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
         parameter = next(model.parameters())
         self._cache: KVCache | StateCache = (
@@ -126,10 +123,6 @@ class Sampler:
         self._steps = 0
         self._finished = False
         self._driver: asyncio.Task[None] | None = None
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
 
     @property
     def policy_version(self) -> int:
@@ -157,25 +150,23 @@ class Sampler:
         """Raises WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
         if adapter not in self.versions:
             raise PolicyError(f"there is no adapter {adapter!r}; there are: {', '.join(self.versions)}")
-        check_answerable(prompt_ids, sampling, self._context_length)
-        prompt = self._check_ids(prompt_ids)
+        check_answerable(prompt_ids, sampling, self.context_length)
+        ids, most = np.asarray(prompt_ids), self._vocabulary - 1
+        if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > most:
+            wrong = next(each for each in prompt_ids if not isinstance(each, int) or not 0 <= each <= most)
+            raise WorkflowError(f"the prompt has token id {shorten(wrong)}, but the model knows 0 to {most}")
         if sampling.stop and self._decode_text is None:
             raise PolicyError("a sampler made without `decode` cannot look for stop texts")
         loop = asyncio.get_running_loop()
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
-        request = GenerationRequest(prompt, sampling, loop.create_future(), seed, window, self._steps, adapter)
+        prompt, future = ids.astype(np.int64), loop.create_future()
+        request = GenerationRequest(prompt, sampling, future, seed, window, self._steps, adapter)
+        request.begin()
         self._waiting.append(request)
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive())
         return await request.future
-
-    def _check_ids(self, prompt_ids: Sequence[int]) -> np.ndarray:
-        ids, most = np.asarray(prompt_ids), self._vocabulary - 1
-        if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() > most:
-            wrong = next(each for each in prompt_ids if not isinstance(each, int) or not 0 <= each <= most)
-            raise WorkflowError(f"the prompt has token id {shorten(wrong)}, but the model knows 0 to {most}")
-        return ids.astype(np.int64)
 
     async def _drive(self) -> None:
         """Step until nobody waits. An error that no single request caused fails them all, and not the run."""
@@ -347,21 +338,30 @@ class Sampler:
             request.logprobs.append(logprob)
             request.pending = token
             try:
-                self._end_if_complete(request, token, logprob)
+                self._end_if_complete(request)
             except Exception as error:
                 self._fail_one(request, error)
 
-    def _end_if_complete(self, request: GenerationRequest, token: int, logprob: float) -> None:
-        if not math.isfinite(logprob):
-            if request.unshared or len(request.output_ids) > 1:
+    def _end_if_complete(self, request: GenerationRequest) -> None:
+        """Hand out the answer if its last token completed it."""
+        sampling, ids = request.sampling, request.output_ids
+        if not math.isfinite(request.logprobs[-1]):
+            if request.unshared or len(ids) > 1:
                 raise ArithmeticError("its logits are not finite")
             self._begin_again(request)
-        elif request.future.done():
+            return
+        if request.future.done():
             self._release(request)
-        elif token in request.sampling.stop_token_ids or self._completes_stop(request):
-            self._finish(request, stopped=True)
-        elif len(request.output_ids) == request.sampling.max_tokens:
-            self._finish(request, stopped=False)
+            return
+        stopped = ids[-1] in sampling.stop_token_ids
+        if not stopped and sampling.stop and self._decode_text is not None:
+            tail = self._decode_text(ids[-request.stop_window :])
+            stopped = any(text in tail for text in sampling.stop)
+        if stopped or len(ids) == sampling.max_tokens:
+            self._release(request)
+            reason: FinishReason = "stop" if stopped else "length"
+            version = self.versions[request.adapter]
+            request.future.set_result(Generation(tuple(ids), tuple(request.logprobs), version, reason))
 
     def _begin_again(self, request: GenerationRequest) -> None:
         """Another request's prompt may have spoilt the beginning that this one took over. Alone it is computed anew."""
@@ -370,20 +370,6 @@ class Sampler:
         request.begin()
         request.unshared = True
         self._waiting.append(request)
-
-    def _completes_stop(self, request: GenerationRequest) -> bool:
-        """True if the last token completed a stop text."""
-        stop = request.sampling.stop
-        if not stop or self._decode_text is None:
-            return False
-        tail = self._decode_text(request.output_ids[-request.stop_window :])
-        return any(text in tail for text in stop)
-
-    def _finish(self, request: GenerationRequest, *, stopped: bool) -> None:
-        self._release(request)
-        reason: FinishReason = "stop" if stopped else "length"
-        ids, logprobs = tuple(request.output_ids), tuple(request.logprobs)
-        request.future.set_result(Generation(ids, logprobs, self.versions[request.adapter], reason))
 
     def _release(self, request: GenerationRequest) -> None:
         del self._running[request.slot]
