@@ -22,10 +22,22 @@ async def judge_episode(episode: Episode, setup: RolloutSetup) -> Episode:
     """`episode` with its verdict, if it is one to be judged."""
     if episode.stop_reason in NOT_JUDGED:
         return episode
+    output = episode.output
     try:
-        return replace(episode, verdict=await _verdict(episode, setup))
+        if output is not None and output.reward is not None:
+            verdict = _own_verdict(output)
+        elif (judge := setup.judge_of(episode.task)) is not None:
+            verdict = await ask_judge(judge, episode, setup.judge_timeout)
+        elif output is None:
+            return episode
+        else:
+            raise JudgeError(
+                "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
+                "or set astune.task_judge.judge_protocol"
+            )
     except Exception as error:
         return note_judge_error(episode, error)
+    return replace(episode, verdict=verdict)
 
 
 async def judge_together(episodes: Sequence[Episode], judge: GroupJudge, setup: RolloutSetup) -> list[Episode]:
@@ -72,20 +84,6 @@ def note_judge_error(episode: Episode, error: Exception) -> Episode:
     """The episode of which a judge that raised could not tell."""
     said = EpisodeError("judge", type(error).__name__, text_of(error), traceback_of(error))
     return replace(episode, stop_reason=StopReason.ERROR, error=said)
-
-
-async def _verdict(episode: Episode, setup: RolloutSetup) -> Verdict | None:
-    if episode.output is not None and episode.output.reward is not None:
-        return _own_verdict(episode.output)
-    judge = setup.judge_of(episode.task)
-    if judge is None:
-        if episode.output is None:
-            return None
-        raise JudgeError(
-            "the workflow returned no reward, and there is no judge: return WorkflowOutput(answer=..., reward=...) "
-            "or set astune.task_judge.judge_protocol"
-        )
-    return await ask_judge(judge, episode, setup.judge_timeout)
 
 
 async def ask_judge(judge: Judge, episode: Episode, seconds: float) -> Verdict:

@@ -73,7 +73,7 @@ class ToolLog:
     def add_request(self, messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> None:
         """Count the results among the messages of an agent's request, in OpenAI's shape. Their text alone says how each
         call went."""
-        self.add_offered(tool["function"]["name"] for tool in tools)
+        self._offered.update(tool["function"]["name"] for tool in tools)
         for message in reversed(messages):
             if not self._called:
                 return
