@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.prompt.messages import Message, reasoning_of
@@ -135,7 +136,7 @@ def is_unread(chat_format: ChatFormat, request: ChatRequest, message: Message) -
     if not request.tools or not request.may_call or message.get("tool_calls"):
         return False
     text = message.get("content") or reasoning_of(message) or ""
-    return any(mark in text for mark in chat_format.call_marks)
+    return any(mark in text for mark in FORMATS[chat_format.tool_call_format].call_marks)
 
 
 def _cut_at_stop(chat_format: ChatFormat, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:

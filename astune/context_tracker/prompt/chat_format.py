@@ -109,8 +109,6 @@ class ChatFormat:
         first token (GLM: `<|user|>`, `<|observation|>`). A model that samples one has begun that message."""
         self.reasoning_openings: tuple[str, ...] = tuple(marks.opening for marks in self._answers.reasoning)
         """The texts that reasoning begins with, one of them for most models: `<think>`."""
-        self.call_marks = self._answers.call_marks
-        """Texts by which the model means to call a tool."""
         self.encode = TextEncoder(tokenizer, self.generation_prompt).encode
         self._closing = self._closing_pattern()
         self._answer_lead = self._find_answer_lead()
