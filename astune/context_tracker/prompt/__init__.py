@@ -6,7 +6,6 @@ The nouns, in the order of a call:
     Conversations        the agent's earlier requests as a tree: a `MessageNode` for each message,   conversations
                          an `AnsweredRequest` for each request
     Match                the new request, compared with them
-    Rendering            the template's text of the conversation                                    rendering
     SampledAnswer        an earlier answer as tokens; an `AnswerText` finds it in a rendering        sampled_answer
     Draft, then Prompt   the ids to send, before and after the text that is new is tokenized         builder
     ParsedMessage        what the model wrote: content, reasoning, `WrittenCall`s                    tool_calls
