@@ -1,2 +1,1 @@
-"""Keep episodes as files (recording), choose among them (filter), play them again (replay), judge them anew (rescore)
-and compare them (diff)."""
+"""Read recorded episodes (recording), play them again (replay), judge them anew (rescore) and compare them (diff)."""
