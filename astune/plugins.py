@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -33,7 +34,8 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     """The class or function that `spec` names. `kind` is what it is called in messages: "workflow", "judge", ...
 
     A file is loaded once; modules beside it can be imported by their plain names, as in `python path/file.py`.
-    Raises `PluginError` that lists what there is, or shows the line that failed in the user's own file.
+    Raises `PluginError` that lists what there is, shows the line that failed in the user's own file, or names the
+    methods that a class lacks.
     """
     place = builtin.get(builtin_name(spec, builtin), spec)
     where, arrow, name = place.rpartition("->" if "->" in place else ":")
@@ -53,13 +55,16 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
         hint = agentscope_hint(str(error)) if isinstance(error, ImportError) else ""
         raise PluginError(f"{kind} {spec!r}: importing it failed at {culprit(error)}{hint}") from error
     try:
-        return getattr(module, name)
+        found = getattr(module, name)
     except AttributeError as error:
         own = _list_offered(module)
         raise PluginError(
             f"{kind} {spec!r}: there is no {name!r} in {where}.{nearest(name, [*own, *builtin])} "
             f"It has: {', '.join(own) or 'nothing to use'}{known if where.startswith('astune.') else ''}"
         ) from error
+    if inspect.isabstract(found):
+        raise PluginError(f"{kind} {spec!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    return found
 
 
 def _list_offered(module: ModuleType) -> list[str]:

@@ -148,3 +148,19 @@ def test_a_file_that_failed_can_be_loaded_once_it_is_fixed(tmp_path: Path) -> No
         load_plugin(f"{tmp_path}/agent.py:Mine", kind="workflow")
     (tmp_path / "agent.py").write_text("class Mine: fixed = True\n")
     assert load_plugin(f"{tmp_path}/agent.py:Mine", kind="workflow").fixed
+
+
+@each_row(
+    ("base", "kind", "lacks"),
+    [
+        ("astune.algorithm.step_advantage:StepEstimator", "advantage", "__call__"),
+        ("astune.examples.method:ExampleMethod", "method", "read_episode, read_line, samples"),
+        ("astune.methods.preferences:PreferenceMethod", "method", "read_line, slopes"),
+    ],
+)
+def test_a_class_that_lacks_a_method_is_refused_by_name(base: str, kind: str, lacks: str, tmp_path: Path) -> None:
+    module, _, name = base.partition(":")
+    file = tmp_path / f"{name}.py"
+    file.write_text(f"from {module} import {name}\nclass Mine({name}): pass\n")
+    with pytest.raises(PluginError, match=f"{kind} '{file}:Mine' lacks {lacks}$"):
+        load_plugin(f"{file}:Mine", kind=kind)

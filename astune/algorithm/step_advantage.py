@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Rewards:
                 object.__setattr__(self, name, (1,) * len(self.values))
 
 
-class StepEstimator:
+class StepEstimator(ABC):
     """Gives advantages to a whole step. `__call__` changes nothing, so it may be asked again; `observe` is told once of
     every step that counts, and what it keeps is saved and loaded with the checkpoints."""
 
@@ -59,17 +60,17 @@ class StepEstimator:
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
 
+    @abstractmethod
     def __call__(self, population: str, groups: Sequence[Rewards]) -> list[list[float]]:
         """One finite number for every reward, group by group."""
-        raise NotImplementedError
 
-    def observe(self, populations: Mapping[str, Sequence[Rewards]]) -> None:
+    def observe(self, populations: Mapping[str, Sequence[Rewards]]) -> None:  # noqa: B027  most keep nothing
         """Take note of the rewards of a step that is done."""
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> None:  # noqa: B027
         """Write what `load` needs to go on bit for bit."""
 
-    def load(self, directory: Path) -> None:
+    def load(self, directory: Path) -> None:  # noqa: B027
         """Go on from what `save` wrote. Raises RunFolderError where that is broken."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,28 +67,28 @@ class ExampleLine:
             raise UnwritableExample("that the model's chat template cannot write", f"{name}: {error}") from error
 
 
-class ExampleMethod(Method):
+class ExampleMethod(Method, ABC):
     """A method that learns from the file `astune.trainer.examples`. A line of it is an example in the method's own
     form, or an episode that a run recorded."""
 
     plays = False
     loss = "likelihood"
 
+    @abstractmethod
     def read_line(self, line: ExampleLine) -> list[TrainingExample]:
         """Read a line that is no episode. Raises TaskError for one that is wrong."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_episode(self, record: EpisodeRecord, place: str, attempts: JudgedAttempts) -> Iterator[TrainingExample]:
         """Read a recorded episode, or let `attempts` remember it until all are read."""
-        raise NotImplementedError
 
     def read_attempts(self, attempts: JudgedAttempts) -> Iterator[TrainingExample]:
         """Make examples of everything that `attempts` remembers."""
         yield from ()
 
+    @abstractmethod
     def samples(self, examples: Sequence[TrainingExample], config: AstuneConfig) -> list[Sample]:
         """Make the samples of a step that learns from `examples`."""
-        raise NotImplementedError
 
 
 def example_method_of(config: AstuneConfig) -> ExampleMethod:

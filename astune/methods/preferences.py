@@ -12,6 +12,7 @@ its stage, began with; gain = log p - log p_ref. The loss of an update is the me
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -49,11 +50,11 @@ class PreferenceMethod(ExampleMethod):
 
     compares = True
 
+    @abstractmethod
     async def slopes(
         self, learner: Scorer, samples: Sequence[Sample], answers: Sequence[ScoredAnswer], examples: Sequence[Rows]
     ) -> Slopes:
         """Compute the slopes of all samples; `answers` says how likely each of them is."""
-        raise NotImplementedError
 
     def read_episode(self, record: EpisodeRecord, place: str, attempts: JudgedAttempts) -> Iterator[TrainingExample]:
         attempts.add(record, place)
