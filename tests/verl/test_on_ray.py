@@ -36,7 +36,7 @@ from astune.backbone.ray_cluster.nodes import live_nodes
 from astune.backbone.verl import engine as verl_engine
 from astune.backbone.verl.backbone import VerlBackbone
 from astune.backbone.verl.servers.cpu_server import server_name
-from astune.backbone.verl.servers.policy import VerlPolicy
+from astune.backbone.verl.servers.policy import ServersPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
@@ -87,8 +87,8 @@ def played(report: RunReport) -> list[EpisodeRecord]:
 
 
 def weights_of(engine: Engine) -> PublishedWeights:
-    assert isinstance(engine.policy, VerlPolicy)
-    return engine.policy._weights
+    assert isinstance(engine.policy, ServersPolicy)
+    return engine.policy._remember.__self__  # type: ignore[union-attr]
 
 
 def rows(*lengths: int) -> list[Sample]:
@@ -420,18 +420,17 @@ def test_a_server_that_dies_ends_the_run_with_its_steps_saved(
 ) -> None:
     engine.learner.load(finished.run_dir / "checkpoints" / "step_000003")
 
-    class Killing(VerlPolicy):
+    class Killing(ServersPolicy):
         """Kills a server in the second step."""
 
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
             if engine.learner.changes > before and not killed:
                 killed.append(True)
-                kill(self._weights.replicas[0].servers[0])
+                kill(weights_of(engine).replicas[0].servers[0])
             return await super().generate(prompt_ids, sampling)
 
     killed: list[bool] = []
     before = engine.learner.changes
-    assert isinstance(engine.policy, VerlPolicy)
     policy = Killing.__new__(Killing)
     vars(policy).update(vars(engine.policy))
     report = run_on(replace(engine, policy=policy), f"astune.runs_dir={tmp_path}", "astune.trainer.save_every=0")

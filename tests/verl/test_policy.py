@@ -12,7 +12,7 @@ import ray
 from verl.workers.rollout.replica import TokenOutput
 
 from astune.backbone.policies.requests import ServerTraits
-from astune.backbone.verl.servers.policy import VerlPolicy
+from astune.backbone.verl.servers.policy import ServersPolicy
 from astune.errors import ContextOverflow, PolicyError
 from astune.support.current_episode import in_episode
 from astune.types import Generation, Sampling
@@ -32,17 +32,8 @@ class Client:
         return self.output
 
 
-class Remembering:
-    def __init__(self) -> None:
-        self.rows: list[list[int]] = []
-
-    def remember(self, token_ids: list[int]) -> None:
-        self.rows.append(token_ids)
-
-
-def policy(client: Client, traits: ServerTraits = VLLM) -> VerlPolicy:
-    weights: Any = Remembering()
-    return VerlPolicy(client, weights, traits, 100, lambda ids: "".join(map(chr, ids)))
+def policy(client: Client, traits: ServerTraits = VLLM) -> ServersPolicy:
+    return ServersPolicy(client, traits, 100, lambda ids: "".join(map(chr, ids)))
 
 
 def answer(client: Client, sampling: Sampling, traits: ServerTraits = VLLM) -> Generation:

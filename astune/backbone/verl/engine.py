@@ -30,7 +30,7 @@ from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import told
 from astune.backbone.verl.processes import VerlProcesses
-from astune.backbone.verl.servers.policy import ServersPolicy, VerlPolicy
+from astune.backbone.verl.servers.policy import ServersPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
@@ -161,7 +161,7 @@ def with_servers(
     learner = VerlLearner(workers, hand_over, config.algorithm, config.trainer, teacher)
     traits = ServerTraits(rollout.name, rollout.logprobs_mode)
     client = servers.get_client()
-    policy = VerlPolicy(client, weights, traits, context_length, chat_format.decode)
+    policy = ServersPolicy(client, traits, context_length, chat_format.decode, weights.remember)
     elsewhere = ServersPolicy(client, traits, context_length, chat_format.decode)
     player = partial(in_actors, elsewhere, chat_format, weights.remember)
     apart = Demand.of(settings).server_nodes > 0

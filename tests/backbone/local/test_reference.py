@@ -7,7 +7,7 @@ import torch
 
 from astune.backbone.local.learning.batch import micro_batches
 from astune.backbone.local.learning.learner import LocalLearner
-from astune.backbone.local.learning.reference import FrozenCopy
+from astune.backbone.local.learning.reference import reference_of
 from astune.backbone.local.model.model import load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
@@ -25,13 +25,13 @@ def test_the_reference_says_what_the_rows_have_under_the_weights_as_they_were(mo
     loaded = load_model(ModelConfig(path=str(model_dir), device="cpu"))
     before = load_model(ModelConfig(path=str(model_dir), device="cpu")).model
     before.set_attn_implementation("sdpa")
-    reference = FrozenCopy(loaded)
+    reference = reference_of(loaded)
     for parameter in loaded.model.parameters():
         parameter.data.mul_(1.1)
     samples = branching_samples()
     for batch in micro_batches(samples, 150, torch.device("cpu")):
         with loaded.training():
-            found = reference.logprob(batch)
+            found = reference(batch)
         assert not found.requires_grad
         rows = [logprobs_of_row(before, samples[n], span) for n in batch.samples for span in samples[n].timeline.spans]
         assert torch.allclose(found, torch.cat(rows).float(), atol=1e-4)
@@ -73,7 +73,7 @@ async def test_a_divergence_that_counts_much_keeps_the_policy_nearer(model_dir: 
 
 async def test_a_model_sampled_in_bfloat16_has_a_reference_in_bfloat16(model_dir: Path) -> None:
     learner, sampler = learner_over(model_dir, AlgorithmConfig(kl_beta=0.1), "bfloat16")
-    assert isinstance(learner._reference, FrozenCopy)
-    assert {parameter.dtype for parameter in learner._reference._model.parameters()} == {torch.bfloat16}
+    (model,) = learner._reference.args
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     update = await learner.update(await good_and_bad(sampler), RATE)
     assert not update.skipped and update.metrics["kl/reference"] < 0.05

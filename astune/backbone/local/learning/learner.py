@@ -17,7 +17,7 @@ from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.critic import Critic, credit
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.learning.optimizer import make_optimizer
-from astune.backbone.local.learning.reference import Reference, reference_of
+from astune.backbone.local.learning.reference import Reference, reference_of, score
 from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.losses.critic import Appraisal
@@ -159,7 +159,7 @@ class LocalLearner:
         if weighed is not None:
             teacher = weighed.logprob(batch)
             return distillation_objective(*self._terms(batch), teacher, self._algorithm)
-        reference = None if self._reference is None else self._reference.logprob(batch)
+        reference = None if self._reference is None else self._reference(batch)
         return policy_objective(*self._terms(batch), reference, self._algorithm)
 
     def _terms(self, batch: MicroBatch) -> tuple[Entries, torch.Tensor, torch.Tensor]:
@@ -189,9 +189,9 @@ class LocalLearner:
 
     def _logprob(self, batch: MicroBatch, reference: bool) -> torch.Tensor:
         if not reference:
-            return predict(self._loaded.model, batch).logprob
+            return score(self._loaded.model, batch)
         assert self._reference is not None, "MethodRules.needs_reference says which methods have one"
-        return self._reference.logprob(batch)
+        return self._reference(batch)
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the
@@ -230,7 +230,11 @@ class LocalLearner:
                 f"{directory} cannot be gone on from: {type(error).__name__}: {error}. If its files are damaged, "
                 "delete the folder to go on from the checkpoint before it"
             ) from error
+        self._begin_anew(state["policy_version"])
+
+    def _begin_anew(self, policy_version: int) -> None:
+        """Sample from the weights as they are, those of `policy_version`."""
         self._unpublished = 0
         self._loaded.copy_to_sampler()
         self._sampler.forget()
-        self._sampler.policy_version = state["policy_version"]
+        self._sampler.policy_version = policy_version

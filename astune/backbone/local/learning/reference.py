@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
@@ -11,59 +13,42 @@ from astune.backbone.local.learning.batch import MicroBatch
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.model.model import LoadedModel
 
-
-class Reference(Protocol):
-    def logprob(self, batch: MicroBatch) -> torch.Tensor:
-        """Log-probability (e,) of every trained token, at its temperature, without gradient. To be called within
-        `LoadedModel.training`."""
+Reference: TypeAlias = Callable[[MicroBatch], torch.Tensor]
+"""Gives the log-probability (e,) of every trained token, at its temperature, without gradient. To be called within
+`LoadedModel.training`."""
 
 
 def reference_of(loaded: LoadedModel) -> Reference:
     """The model as it is now, before a checkpoint is loaded. A new adapter begins as nothing: there it is the base."""
     if loaded.adapters is None:
-        return FrozenCopy(loaded)
-    return FormerAdapter(loaded) if loaded.begun else WithoutAdapter(loaded)
+        return partial(score, copy.deepcopy(loaded.sampling_model).eval().requires_grad_(False))
+    if not loaded.begun:
+        return partial(score_by_base, loaded)
+    return partial(score_by_former_adapter, loaded, [value.detach().clone() for value in loaded.trainable()])
 
 
-class WithoutAdapter:
-    """The base below the adapter that is trained: it takes no memory."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-
-    @torch.no_grad()
-    def logprob(self, batch: MicroBatch) -> torch.Tensor:
-        with self._loaded.base_alone():
-            return predict(self._loaded.model, batch).logprob
+@torch.no_grad()
+def score(model: Any, batch: MicroBatch) -> torch.Tensor:
+    """By the weights of `model` as they are."""
+    return predict(model, batch).logprob
 
 
-class FormerAdapter:
-    """The base with a copy of the adapter as it is now, which stands in the place of the trained one meanwhile."""
+def score_by_base(loaded: LoadedModel, batch: MicroBatch) -> torch.Tensor:
+    """By the base below the adapter that is trained: it takes no memory."""
+    with loaded.base_alone():
+        return score(loaded.model, batch)
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-        self._values = [parameter.detach().clone() for parameter in loaded.trainable()]
 
-    @torch.no_grad()
-    def logprob(self, batch: MicroBatch) -> torch.Tensor:
-        self._swap()
-        try:
-            return predict(self._loaded.model, batch).logprob
-        finally:
-            self._swap()
+def score_by_former_adapter(loaded: LoadedModel, former: list[torch.Tensor], batch: MicroBatch) -> torch.Tensor:
+    """By the base with the values that the adapter had, which stand in the place of the trained ones meanwhile."""
 
-    def _swap(self) -> None:
+    def swap() -> None:
         """Exchange the tensors and copy nothing: an optimizer, and what a backward pass has kept, do not notice."""
-        for place, parameter in enumerate(self._loaded.trainable()):
-            parameter.data, self._values[place] = self._values[place], parameter.data
+        for place, parameter in enumerate(loaded.trainable()):
+            parameter.data, former[place] = former[place], parameter.data
 
-
-class FrozenCopy:
-    """A copy of the weights as they are now, in the precision of sampling."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._model = copy.deepcopy(loaded.sampling_model).eval().requires_grad_(False)
-
-    @torch.no_grad()
-    def logprob(self, batch: MicroBatch) -> torch.Tensor:
-        return predict(self._model, batch).logprob
+    swap()
+    try:
+        return score(loaded.model, batch)
+    finally:
+        swap()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from astune.backbone.local.learning.batch import MicroBatch
-from astune.backbone.local.learning.forward import predict
+from astune.backbone.local.learning.reference import score
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.losses.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.config.schema import AlgorithmConfig, ModelConfig
@@ -58,14 +59,10 @@ class LocalTeacher:
             raise ModelError(
                 f"{TEACHER}: the model in {loaded.directory} is computed in other batches than the one trained"
             )
-        self._model = loaded.sampling_model.requires_grad_(False)
+        self._logprob = partial(score, loaded.sampling_model.requires_grad_(False))
 
     async def weigh(self, samples: Sequence[Sample]) -> Weighed:
         return Weighed(samples, self._logprob)
-
-    @torch.no_grad()
-    def _logprob(self, batch: MicroBatch) -> torch.Tensor:
-        return predict(self._model, batch).logprob
 
 
 class RemoteTeacher:

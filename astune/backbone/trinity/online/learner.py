@@ -29,9 +29,9 @@ STATE_FILE = "trinity_trainer.json"
 """Beside a version's weights and Trinity's optimizer: how many updates it has had, and which version it is."""
 
 
-class TrinityLearner:
-    """`begin` starts a session of Trinity with a checkpoint, or with the model as configured, by a share of the
-    configured learning rate, and ends the one before.
+class TrinityLearner(LocalLearner):
+    """A `LocalLearner` that has its updates made. `begin` starts a session of Trinity with a checkpoint, or with the
+    model as configured, by a share of the configured learning rate, and ends the one before.
 
     Invariant: `loaded` has the weights that Trinity has, or those that its next session begins with.
     """
@@ -43,18 +43,11 @@ class TrinityLearner:
         config: AstuneConfig,
         begin: Callable[[Beginning | None, float], TrinitySession],
     ) -> None:
-        self._loaded, self._sampler, self._config, self._begin = loaded, sampler, config, begin
-        self._scorer = LocalLearner(loaded, sampler, config.algorithm, config.trainer)
+        super().__init__(loaded, sampler, config.algorithm, config.trainer)
+        self._config, self._begin = config, begin
         self._session: TrinitySession | None = None
         self._share = 1.0
         self._newest: Path | None = None
-        self.updates = 0
-        self.changes = 0
-        self._unpublished = 0
-
-    @property
-    def policy_version(self) -> int:
-        return self._sampler.policy_version
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
         """Trinity knows the schedule of learning rates and takes no other: where `learning_rate` is a share of it, as
@@ -83,17 +76,6 @@ class TrinityLearner:
             self._loaded.load_weights(trained.folder)
         return Update(figures | {"learning_rate": learning_rate}, skipped=skipped)
 
-    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
-        return await self._scorer.logprobs(samples, reference=reference)
-
-    async def publish(self) -> int:
-        if not self._unpublished:
-            self._sampler.forget()
-            return self._sampler.policy_version
-        self._unpublished = 0
-        self._loaded.copy_to_sampler()
-        return self._sampler.publish()
-
     def save(self, directory: Path) -> None:
         """Give what Trinity saved after the last update."""
         if self._newest is None:
@@ -113,10 +95,7 @@ class TrinityLearner:
                 "backbone's; train it on with --backbone as before"
             ) from error
         self._session, self._newest = None, directory
-        self._unpublished = 0
-        self._loaded.copy_to_sampler()
-        self._sampler.forget()
-        self._sampler.policy_version = version
+        self._begin_anew(version)
 
 
 def rows_of(

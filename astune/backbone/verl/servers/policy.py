@@ -22,7 +22,6 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from astune.backbone.policies.requests import ServerTraits, check_answerable
-from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.errors import AstuneError, PolicyError, name_error
 from astune.support.current_episode import EPISODE
 from astune.types import FinishReason, Generation, Sampling
@@ -33,8 +32,8 @@ AGAIN = 1.0
 
 class ServersPolicy:
     """Asks the servers of a run, each in turn as verl balances them; the calls of an episode go to the same one, which
-    has the beginning of its conversation. `decode` gives the text of token ids. Can be pickled, and asks from any
-    process of the cluster."""
+    has the beginning of its conversation. `decode` gives the text of token ids. What is answered is given to
+    `remember`, to compare weights by. Without it this can be pickled, and asks from any process of the cluster."""
 
     def __init__(
         self,
@@ -42,9 +41,10 @@ class ServersPolicy:
         traits: ServerTraits,
         context_length: int,
         decode: Callable[[Sequence[int]], str],
+        remember: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         self._client, self._traits = client, traits
-        self._context_length, self._decode = context_length, decode
+        self._context_length, self._decode, self._remember = context_length, decode, remember
 
     @property
     def context_length(self) -> int:
@@ -57,7 +57,10 @@ class ServersPolicy:
         episode = EPISODE.get()
         conversation = uuid.uuid4().hex if episode is None else episode.episode_id
         output = await self._ask(conversation, prompt_ids, self._traits.parameters(sampling))
-        return self._read(output, sampling)
+        generation = self._read(output, sampling)
+        if self._remember is not None:
+            self._remember([*prompt_ids, *generation.output_ids])
+        return generation
 
     async def _ask(self, conversation: str, prompt_ids: Sequence[int], parameters: dict[str, Any]) -> TokenOutput:
         while True:
@@ -93,23 +96,3 @@ class ServersPolicy:
             return "stop"
         text = self._decode(ids) if sampling.stop else ""
         return "stop" if any(stop in text for stop in sampling.stop) else "length"
-
-
-class VerlPolicy(ServersPolicy):
-    """The policy of the run's own process: what is answered is remembered, to compare weights by."""
-
-    def __init__(
-        self,
-        client: LLMServerClient,
-        weights: PublishedWeights,
-        traits: ServerTraits,
-        context_length: int,
-        decode: Callable[[Sequence[int]], str],
-    ) -> None:
-        super().__init__(client, traits, context_length, decode)
-        self._weights = weights
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
-        generation = await super().generate(prompt_ids, sampling)
-        self._weights.remember([*prompt_ids, *generation.output_ids])
-        return generation
