@@ -4,6 +4,7 @@ the process."""
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -29,23 +30,37 @@ LOGS = "the logs in /tmp/ray/session_latest/logs (or in the folder below RAY_TMP
 START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
 
 
+@contextmanager
+def join_ray(
+    address: str, namespace: str, variables: Mapping[str, str], key: str, resources: Mapping[str, int] | None = None
+) -> Iterator[Path]:
+    """Be connected as `connect` says while this is entered; a cluster of our own ends with it."""
+    session = connect(address, namespace, variables, key, resources)
+    try:
+        yield session
+    finally:
+        ray.shutdown()
+
+
 def connect(
     address: str, namespace: str, variables: Mapping[str, str], key: str, resources: Mapping[str, int] | None = None
 ) -> Path:
     """Join the cluster at `address`, or start one of our own for "local", and give the folder of Ray's session on this
-    machine. `variables` are the environment of Ray's processes, `key` is the one that names the address, `resources`
-    are what a cluster of our own says it has. Raises `ConfigError` within `LONGEST_KNOCK + LONGEST_GREETING` seconds
-    where no Ray answers, and where Ray does not start or join in the time that it gives itself."""
+    machine. `variables` are the environment of Ray's processes, which find what this process imports from its folder
+    or from PYTHONPATH; `key` names the address, `resources` are what a cluster of our own says it has. Raises
+    `ConfigError` within `LONGEST_KNOCK + LONGEST_GREETING` seconds where no Ray answers, and where Ray does not start
+    or join in the time that it gives itself."""
     if address != "local":
         check_address(address, key)
     began = time.monotonic()
+    search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
     own: dict[str, Any] = {"include_dashboard": False, **(resources or {})} if address == "local" else {}
     try:
         with own_signals():
             joined = ray.init(
                 address=address,
                 namespace=namespace,
-                runtime_env={"env_vars": dict(variables)},
+                runtime_env={"env_vars": {**variables, "PYTHONPATH": search}},
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 **own,

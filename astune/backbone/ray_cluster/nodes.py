@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Iterator
@@ -14,9 +15,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from astune import __version__ as VERSION
 from astune.backbone.ray_cluster.node_check import NodeQuestion
 from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
 
 LONGEST_LOOK = 180.0
 """Seconds for one task on each node; a node's first one starts a process there and imports the user's code."""
+
+
+def refuse(problems: list[str], program: str) -> None:
+    """Raise `ConfigError` with all problems that keep a run from starting on a program."""
+    if problems:
+        raise ConfigError(f"this run cannot start on {program}:\n  - " + "\n  - ".join(problems))
 
 
 def live_nodes() -> list[dict[str, Any]]:
@@ -28,8 +36,10 @@ def ask_nodes(
     nodes: list[dict[str, Any]], config: AstuneConfig, model: str, folder: Path, attention: str
 ) -> Iterator[str]:
     """Ask every node with one small task, and give what the nodes say, equal answers once. `model` is the model's
-    folder or "" for a hub id, `folder` one that all nodes have to share, if there are several; `attention` is what
-    training workers compute, on nodes with GPUs."""
+    folder or a hub id, `folder` one that all nodes have to share, if there are several; `attention` is what training
+    workers compute, on nodes with GPUs."""
+    if not os.path.isdir(model):
+        model = ""
     mark = _leave_mark(folder) if len(nodes) > 1 else None
     try:
         question = NodeQuestion(config.model_dump_json(), model, "" if mark is None else str(mark), attention)

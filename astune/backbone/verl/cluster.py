@@ -11,23 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import ray
 from omegaconf import DictConfig
 
-from astune.backbone.ray_cluster.connect import connect
-from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes
+from astune.backbone.ray_cluster.connect import join_ray
+from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes, refuse
 from astune.backbone.verl.demand import CPUS_BESIDES, CPUS_OF_A_GPU, Demand
 from astune.backbone.verl.environment import environment
 from astune.backbone.verl.trainer.limits import attention_in
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError
 
 ADDRESS = "verl.ray_kwargs.ray_init.address"
-
-
-def refuse(problems: list[str]) -> None:
-    if problems:
-        raise ConfigError("this run cannot start on verl:\n  - " + "\n  - ".join(problems))
 
 
 def _not_honoured(ray_kwargs: DictConfig) -> Iterator[str]:
@@ -53,20 +46,14 @@ def ray_session(config: AstuneConfig, settings: DictConfig) -> Iterator[None]:
     for what can be found before the first process starts."""
     cpu = settings.trainer.device == "cpu"
     demand, given = Demand.of(settings), settings.ray_kwargs.ray_init
-    refuse([*demand.problems(), *_not_honoured(settings.ray_kwargs)])
-    search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
+    refuse([*demand.problems(), *_not_honoured(settings.ray_kwargs)], "verl")
     gpus = demand.training_gpus + demand.server_gpus
     enough = max(os.cpu_count() or 1, gpus * CPUS_OF_A_GPU + CPUS_BESIDES)
     resources = {"num_cpus": given.num_cpus or enough}
     if cpu:
         resources["num_gpus"] = gpus
-    variables = environment(cpu=cpu) | {"PYTHONPATH": search}
-    connect(given.address, f"astune_{uuid.uuid4().hex}", variables, ADDRESS, resources)
-    try:
+    with join_ray(given.address, f"astune_{uuid.uuid4().hex}", environment(cpu=cpu), ADDRESS, resources):
         nodes, model = live_nodes(), settings.actor_rollout_ref.model.path
-        attention = attention_in(settings)
-        seen = ask_nodes(nodes, config, model if os.path.isdir(model) else "", Path(config.runs_dir), attention)
-        refuse([*demand.missing(nodes), *out_of_reach(config, len(nodes)), *seen])
+        seen = ask_nodes(nodes, config, model, Path(config.runs_dir), attention_in(settings))
+        refuse([*demand.missing(nodes), *out_of_reach(config, len(nodes)), *seen], "verl")
         yield
-    finally:
-        ray.shutdown()

@@ -7,27 +7,25 @@ an hour and end without a word of why.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ray
 from trinity.common.config import Config as TrinityConfig
 
-from astune.backbone.ray_cluster.connect import connect
-from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes
+from astune.backbone.ray_cluster.connect import join_ray
+from astune.backbone.ray_cluster.nodes import ask_nodes, live_nodes, refuse
 from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError
 
 ADDRESS = "trinity.cluster.ray_address"
+PROGRAM = "Trinity"
 
 
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """Check what needs no Ray, before or after Trinity's own `check_and_update`."""
     batch = _batch(config, trinity) if rules_of(config.algorithm).plays else _training_alone(trinity)
-    refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)])
+    refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)], PROGRAM)
 
 
 def check_gpus(trinity: TrinityConfig) -> None:
@@ -36,26 +34,17 @@ def check_gpus(trinity: TrinityConfig) -> None:
     divide by zero where no node has a GPU."""
     if trinity.model.tinker.enable or (trinity.cluster.node_num and trinity.cluster.gpu_per_node):
         return
-    connect(trinity.cluster.ray_address, "astune_check_gpus", {}, ADDRESS)
-    try:
+    with join_ray(trinity.cluster.ray_address, "astune_check_gpus", {}, ADDRESS):
         problems = list(_gpus_of(live_nodes(), trinity))
-    finally:
-        ray.shutdown()
-    refuse(problems)
+    refuse(problems, PROGRAM)
 
 
 def check_cluster(config: AstuneConfig, trinity: TrinityConfig, attention: str) -> None:
     """Check what only the cluster knows, with Ray connected: its GPUs, and what each of its nodes can see; `attention`
     is what training workers compute."""
-    nodes, model = live_nodes(), trinity.model.model_path
-    folder = Path(trinity.get_checkpoint_job_dir())
-    seen = ask_nodes(nodes, config, model if os.path.isdir(model) else "", folder, attention)
-    refuse([*_gpus_of(nodes, trinity), *seen])
-
-
-def refuse(problems: list[str]) -> None:
-    if problems:
-        raise ConfigError("this run cannot start on Trinity:\n  - " + "\n  - ".join(problems))
+    nodes = live_nodes()
+    seen = ask_nodes(nodes, config, trinity.model.model_path, Path(trinity.get_checkpoint_job_dir()), attention)
+    refuse([*_gpus_of(nodes, trinity), *seen], PROGRAM)
 
 
 # ---- A batch that never fills ----

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from trinity.cli.launcher import MODE_MAP, StageStatus
 from trinity.common.config import Config as TrinityConfig
 from trinity.common.config import load_config
 
-from astune.backbone.ray_cluster.connect import connect
+from astune.backbone.ray_cluster.connect import join_ray
 from astune.backbone.trinity.conversion.convert import Converted, wants_attention
 from astune.backbone.trinity.conversion.values import uses_tinker
 from astune.backbone.trinity.driver.outcome import LogWatch, steps_reached
@@ -127,17 +127,10 @@ def set_environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def ray_session(config: TrinityConfig, environment: dict[str, str]) -> Iterator[Path]:
+def ray_session(config: TrinityConfig, environment: dict[str, str]) -> AbstractContextManager[Path]:
     """Join the cluster of `cluster.ray_address`; "local" is one of our own, which ends with the run. Gives the folder
     of Ray's session."""
-    search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
-    variables = config.get_envs() | environment | {"PYTHONPATH": search}
-    session_dir = connect(config.cluster.ray_address, config.ray_namespace, variables, ADDRESS)
-    try:
-        yield session_dir
-    finally:
-        ray.shutdown()
+    return join_ray(config.cluster.ray_address, config.ray_namespace, config.get_envs() | environment, ADDRESS)
 
 
 @dataclass
