@@ -258,7 +258,7 @@ class RunningMean(StepEstimator):
 
 
 class ForCritic(StepEstimator):
-    """Rewards as they are: a critic makes the advantages of them, in the learner (`gae.py`)."""
+    """Rewards as they are: a critic makes the advantages of them, in the learner (`backbone/losses/critic.py`)."""
 
     for_critic = True
 

@@ -64,11 +64,11 @@ def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
     if config.backbone == "trinity":
+        from astune.backbone.trinity.conversion.convert import DEFAULTS_FILE
         from astune.backbone.trinity.conversion.convert import convert as convert_to_trinity
-        from astune.backbone.trinity.conversion.table import DEFAULTS
 
         run_path = Path(config.runs_dir) / config.project_name / (config.experiment_name or "run")
-        _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS)
+        _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS_FILE)
     elif config.backbone == "verl":
         from astune.backbone.verl.trainer.settings import DEFAULTS as VERL_DEFAULTS
         from astune.backbone.verl.trainer.settings import settings_of

@@ -102,7 +102,7 @@ MERGE_AND_CREDIT = [
         ),
     ),
     *faults_in(
-        "algorithm/gae.py",
+        "backbone/losses/critic.py",
         "algorithm/test_gae.py",
         ("the advantage of later tokens is not discounted", "gamma * lam * later", "lam * later"),
     ),
@@ -145,7 +145,7 @@ LOSSES = [
         ("what a token pays for begins after it", "until[last] - until + exact", "until[last] - until"),
     ),
     *faults_in(
-        "backbone/losses/regularisers.py",
+        "backbone/losses/objective.py",
         "backbone/losses",
         (
             "k3 has the wrong direction",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astune.algorithm import Weighting, check_step, load_estimator, to_samples
 from astune.algorithm.credit import Credit
-from astune.algorithm.gae import gae, token_rewards
+from astune.backbone.losses.critic import gae, token_rewards
 from astune.config.schema import AlgorithmConfig
 from astune.types import Group
 from tests.algorithm.test_credit import CREDITS, groups

@@ -27,9 +27,8 @@ from astune.rollout.setup import Attempt
 from astune.support.concurrency import finished
 from astune.support.current_episode import EPISODE
 from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
-from astune.training.ahead import Gate
+from astune.training.ahead import Gate, Places
 from astune.training.engine import Engine
-from astune.training.places import Places
 from astune.training.rollout_setup import rollout_setup
 from astune.training.start import run_training
 from astune.types import Episode, Generation, RunReport, Sample, Sampling, StopReason, Update

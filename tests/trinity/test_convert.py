@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from astune.backbone.base import check_keys
 from astune.backbone.foreign.keys import leaves
-from astune.backbone.trinity.conversion.convert import Converted, convert, wants_attention
-from astune.backbone.trinity.conversion.table import DEFAULTS
+from astune.backbone.trinity.conversion.convert import DEFAULTS_FILE, Converted, convert, wants_attention
 from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_keys
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
@@ -110,7 +109,7 @@ def test_every_conversion_is_used() -> None:
 
 
 def test_every_constant_says_why_and_none_is_converted_as_well() -> None:
-    text = (default_config_dir() / DEFAULTS).read_text()
+    text = (default_config_dir() / DEFAULTS_FILE).read_text()
     values = [line for line in text.splitlines() if re.search(r"^ *[^#\s][^#]*: *[^\s#]", line)]
     assert len(values) == len(flat(yaml.safe_load(text)))
     assert [line for line in values if "  # " not in line and " # " not in line] == []

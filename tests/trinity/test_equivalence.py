@@ -25,7 +25,7 @@ from astune.algorithm.aggregation import LossAggregation
 from astune.algorithm.credit import Credit
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.policy import LOSSES
-from astune.backbone.trinity.conversion.table import LOSS_ARGS
+from astune.backbone.trinity.conversion.convert import LOSS_ARGS
 from astune.backbone.trinity.conversion.values import CONVERSIONS, TRINITY_LOSS, ConversionInput
 from astune.backbone.trinity.explorer import samples as operator
 from astune.backbone.trinity.explorer.experience import experiences_of, pack_episode

@@ -13,7 +13,7 @@ import pytest
 from astune.backbone.foreign.packages import KERNELS, NEEDED_BY, Needed, lacking, numbers
 from astune.backbone.trinity import versions
 from astune.backbone.trinity.versions import require_trinity
-from astune.backbone.verl.versions import require_verl
+from astune.backbone.verl.backbone import require_verl
 from astune.errors import MissingDependency
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from astune.backbone.local.model.model import read_weights
-from astune.backbone.verl.cpu.engine import CpuEngine
+from astune.backbone.verl.cpu.platform import CpuEngine
 from astune.backbone.verl.servers.cpu_server import CpuServer
 from astune.support.resources import tiny_model_dir
 

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 from astune.algorithm import load_estimator
 from astune.backbone.base import Backbone
-from astune.backbone.trinity.conversion.convert import Converted, convert, wants_attention
-from astune.backbone.trinity.conversion.table import not_used
+from astune.backbone.trinity.conversion.convert import Converted, convert, not_used, wants_attention
 from astune.backbone.trinity.conversion.user_keys import check_trinity_keys
 from astune.backbone.trinity.conversion.values import uses_tinker, wants_tinker
 from astune.backbone.trinity.driver.recorder import Recorder, go_back

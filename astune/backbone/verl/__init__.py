@@ -1,12 +1,11 @@
 """The verl backbone: ASTune's own loop over verl's engines on Ray.
 
-    backbone.py      the run: what is checked, set and imported before verl
+    backbone.py      the run: what has to be installed, what is checked and set before verl is imported
     engine.py        workers and servers started, and put together for the loop
     demand.py        how many GPUs and CPUs that takes
     cluster.py       Ray's life around the run, and what every node has to have
     processes.py     one of them dies
     environment.py   what verl reads when it is imported
-    versions.py      what has to be installed
     servers/   answers to episodes, weights for the servers
     trainer/   samples as verl's rows, our losses, the learner over verl's training workers
     cpu/       what verl lacks to run on a machine without GPUs

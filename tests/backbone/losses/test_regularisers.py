@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astune.backbone.losses.entries import Entries, to_go
+from astune.backbone.losses.objective import KL
 from astune.backbone.losses.policy import reinforce
-from astune.backbone.losses.regularisers import KL
 from astune.config.algorithm import AlgorithmConfig
 from tests.backbone.losses.bandit import VOCABULARY, reward_after
 

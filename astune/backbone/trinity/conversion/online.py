@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from astune.backbone.foreign.keys import at, leaves, put, read_shipped
-from astune.backbone.trinity.conversion.convert import Converted, convert
-from astune.backbone.trinity.conversion.table import ONLINE
+from astune.backbone.trinity.conversion.convert import ONLINE, Converted, convert
 from astune.backbone.trinity.conversion.values import NOT_ON_TRINITY, uses_tinker
 from astune.config.keys import value_at
 from astune.config.load import DEFAULTS, LoadedConfig

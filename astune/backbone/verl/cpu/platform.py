@@ -6,7 +6,9 @@ Ray has no accelerator here, so a run tells it of GPUs that are not there: verl 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
@@ -82,13 +84,22 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         return None
 
 
-def register_engine() -> None:
-    """verl's own FSDP engine, which it registers for GPUs and NPUs alone. FSDP2 is what runs on a CPU."""
-    from verl.workers.engine import EngineRegistry
-
-    from astune.backbone.verl.cpu.engine import CpuEngine
-
-    EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(CpuEngine)
+# last, as verl's engine asks for the platform when it is imported
+from verl.workers.engine import EngineRegistry  # noqa: E402
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # noqa: E402
 
 
-register_engine()  # after the platform is there, which the engine's module asks for
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
+class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
+    """verl's own FSDP engine, which it registers for GPUs and NPUs alone; FSDP2 is what runs on a CPU. A frozen model
+    stays where it is: verl would move it off the device into memory that only an accelerator pins."""
+
+    engine_config: Any
+
+    def _build_fsdp_module(self, module: Any) -> Any:
+        config = self.engine_config
+        self.engine_config = replace(config, forward_only=False)
+        try:
+            return super()._build_fsdp_module(module)
+        finally:
+            self.engine_config = config
