@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 import subprocess
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from astune.errors import TrainingError
 from astune.support.http.child_server import describe_end, pipe, start_child, stop_child
@@ -41,35 +41,15 @@ class ServerProcess:
         self.stop()
 
 
-def start_server(
-    model: Path,
-    directory: Path,
-    *,
-    port: int = 0,
-    device: str = "auto",
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
-    slots: int = 64,
-    training_temperature: float = 1.0,
-    micro_batch_tokens: int | None = None,
-    log: Path,
-) -> ServerProcess:
-    """Start a server on this machine and wait until it serves.
+def start_server(model: Path, directory: Path, *, log: Path, **settings: Any) -> ServerProcess:
+    """Start a server on this machine and wait until it serves. `settings` are those fields of its `TinkerServerConfig`
+    that are not to have their defaults; the port is any that is free.
 
     Raises:
         TrainingError: it did not come up; with the last lines of the log.
     """
     api_key = f"tml-{secrets.token_urlsafe(24)}"  # the SDK sends no key that begins otherwise
-    config = {
-        "model": str(model),
-        "directory": str(directory),
-        "port": port,
-        "device": device,
-        "dtype": dtype,
-        "slots": slots,
-        "training_temperature": training_temperature,
-        "micro_batch_tokens": micro_batch_tokens,
-        "api_key": api_key,
-    }
+    config = {"model": str(model), "directory": str(directory), "port": 0, "api_key": api_key, **settings}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as errors:
         process = start_child(CHILD, config, stderr=errors)

@@ -120,7 +120,10 @@ class LocalLearner:
             if self._critic is not None and judged is not None:
                 totals |= self._critic.learn(played, judged) | {"critic/warming_up": float(warming_up)}
             if not warming_up:
-                self._step(learning_rate)
+                for parameters in self._optimizer.param_groups:
+                    parameters["lr"] = learning_rate
+                self._unpublished += 1
+                self._optimizer.step()
         else:
             logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
         self._optimizer.zero_grad(set_to_none=True)
@@ -134,12 +137,6 @@ class LocalLearner:
         }
         left_out = () if weighed is None else tuple(weighed.left_out)
         return Update(figures, skipped=not finite, splits=splits, left_out=left_out)
-
-    def _step(self, learning_rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._unpublished += 1
-        self._optimizer.step()
 
     def batches(self, samples: Sequence[Sample], judged: Appraisal | None = None) -> Iterator[MicroBatch]:
         """The micro-batches of an update, with the critic's advantages if there is one: those of `judged`, else as it
@@ -180,18 +177,14 @@ class LocalLearner:
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         found: list[Sequence[float]] = [()] * len(samples)
         most, loaded = self._trainer.micro_batch_tokens, self._loaded
+        compute = self._reference if reference else partial(score, loaded.model)
+        assert compute is not None, "MethodRules.needs_reference says which methods have one"
         for batch in micro_batches(samples, most, loaded.device, loaded.family.layout):
-            with torch.no_grad(), self._loaded.training():
-                logprob = self._logprob(batch, reference)
+            with loaded.training():
+                logprob = compute(batch)
             for row, number in enumerate(batch.samples):
                 found[number] = logprob[batch.row == row].tolist()
         return found
-
-    def _logprob(self, batch: MicroBatch, reference: bool) -> torch.Tensor:
-        if not reference:
-            return score(self._loaded.model, batch)
-        assert self._reference is not None, "MethodRules.needs_reference says which methods have one"
-        return self._reference(batch)
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the

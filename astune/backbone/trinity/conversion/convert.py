@@ -105,10 +105,10 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     users = dict(leaves(loaded.config.trinity))
     places = dict.fromkeys(place for rule in fates(OnTrinity).values() for place in rule.to)
     check_users_keys(loaded, users, places | found)
-    overruled = set(_overruled(loaded, users))
+    overruled = set(_find_overruled(loaded, users))
     users = {key: value for key, value in users.items() if value != {} and key not in overruled}
     given = ConversionInput(loaded, tree_of(found | users), num_tasks)
-    problems = list(_parted(loaded, users))
+    problems = list(_find_parted_rows(loaded, users))
     converted: dict[str, list[str]] = {}
     for key, rule in rules_for(loaded).items():
         try:
@@ -124,12 +124,12 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
     origins |= {place: origin_of(loaded, keys) for place, keys in converted.items()}
     # with the tinker engine the trainer takes any number of rows, else its GPUs share batches of a fixed one
     rows = 1 if given.tinker else int((found | users)["buffer.train_batch_size"])
-    made = _made(loaded, run_path, given.tinker, rows)
+    made = _make_values(loaded, run_path, given.tinker, rows)
     if "algorithm.advantage_fn" in users:  # Trinity's own gives plain advantages, without our weights
         made |= {"algorithm.loss_agg_mode": "token-mean", "algorithm.policy_loss_fn_args.loss_agg_mode": "token-mean"}
     found |= made | users
     origins |= dict.fromkeys(made, MADE) | {key: str(place_of(loaded, f"trinity.{key}")) for key in users}
-    return Converted(_arranged(tree_of(found)), origins)
+    return Converted(_arrange(tree_of(found)), origins)
 
 
 def wants_attention(loaded: LoadedConfig) -> str:
@@ -139,10 +139,10 @@ def wants_attention(loaded: LoadedConfig) -> str:
     if wants_tinker(loaded) or on_megatron(loaded.config.trinity):
         return ""
     ours = attention_of(loaded.config.astune.model, gpus=True)
-    return ours if ATTENTION in _overruled(loaded, users) else str(users.get(ATTENTION, ours))
+    return ours if ATTENTION in _find_overruled(loaded, users) else str(users.get(ATTENTION, ours))
 
 
-def _parted(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+def _find_parted_rows(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     """Rows that GPUs share without the one attention that sees all of a row then."""
     size, attention = users.get(SEQUENCE, 1), wants_attention(loaded)
     if size != 1 and attention and not attention.startswith("flash"):
@@ -170,7 +170,7 @@ def _convert_key(key: str, rule: OnTrinity, given: ConversionInput, users: Mappi
     return {place: got for place, got in values.items() if got is not None or not place.startswith(LOSS_ARGS)}
 
 
-def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+def _find_overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     """The keys of a file's section `trinity:` that give way to a key of ours on the command line. Only where a single
     key of ours decides: of several, as for the number of runners, none says alone what the section says."""
     rules = rules_for(loaded)
@@ -181,34 +181,32 @@ def _overruled(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
             yield place
 
 
-def _made(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict[str, Any]:
+def _make_values(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) -> dict[str, Any]:
     """The values that belong to this run alone. Batches are filled up to a multiple of `rows` rows."""
     path, config = run_path.absolute(), loaded.config.model_dump(mode="json")
-    project = loaded.config.astune.project_name
+    project, trainer = loaded.config.astune.project_name, "tinker" if tinker else "verl"
+    plays = rules_of(loaded.config.astune.algorithm).plays
     return {
         "name": run_path.name,
         "checkpoint_root_dir": str(path / "trinity"),
         # two runs of one name on one cluster must not find each other's actors
         "ray_namespace": f"{project}/{run_path.name}/{hashlib.sha1(str(path).encode()).hexdigest()[:8]}",
-        **_handing_over(loaded, tinker),
+        **(
+            {"synchronizer.sync_method": "memory" if tinker else "nccl"}
+            if plays
+            else {"algorithm.sample_strategy_args.trainer": trainer}
+        ),
         f"{WORKFLOW_ARGS}.config": config,
         OPERATORS: [
             {
                 "name": "astune.backbone.trinity.explorer.samples.SamplesOperator",
-                "args": {"rows_multiple": rows, "trainer": "tinker" if tinker else "verl", "config": config},
+                "args": {"rows_multiple": rows, "trainer": trainer, "config": config},
             }
         ],
     }
 
 
-def _handing_over(loaded: LoadedConfig, tinker: bool) -> dict[str, Any]:
-    """How weights or, with a method other than rl, examples come to where they are needed."""
-    if rules_of(loaded.config.astune.algorithm).plays:
-        return {"synchronizer.sync_method": "memory" if tinker else "nccl"}
-    return {"algorithm.sample_strategy_args.trainer": "tinker" if tinker else "verl"}
-
-
-def _arranged(tree: dict[str, Any]) -> dict[str, Any]:
+def _arrange(tree: dict[str, Any]) -> dict[str, Any]:
     """The same tree in the order in which it is read: single values, then sections, last the two that carry the
     embedded configuration."""
     long = ("buffer", "data_processor")

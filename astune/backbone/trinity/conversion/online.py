@@ -42,7 +42,10 @@ def convert_online(loaded: LoadedConfig, folder: Path) -> Converted:
     """Trinity's configuration for the service in `folder`. Raises ConfigError with every key that Trinity's trainer
     cannot honour, or that would have no effect."""
     constants = read_shipped(ONLINE)
-    problems = [*_wrong(loaded), *_in_vain(loaded, set(constants))]
+    problems = list(_wrong(loaded))
+    for key, _ in leaves(loaded.config.trinity):
+        if key in constants or key.startswith(IN_VAIN):
+            problems.append(f"{_where(loaded, key)}: has no effect on online training; take the key out")
     try:
         converted = convert(replace(loaded, config=_without_ours(loaded.config)), folder)
     except ConfigError as error:
@@ -85,12 +88,6 @@ def _wrong(loaded: LoadedConfig) -> Iterator[str]:
             f"{_where(loaded, 'cluster.ray_address')}: got {address!r}, but the tinker server that holds the "
             "weights is started on this machine and listens to it alone; expected 'local'"
         )
-
-
-def _in_vain(loaded: LoadedConfig, constant: set[str]) -> Iterator[str]:
-    for key, _ in leaves(loaded.config.trinity):
-        if key in constant or key.startswith(IN_VAIN):
-            yield f"{_where(loaded, key)}: has no effect on online training; take the key out"
 
 
 def _where(loaded: LoadedConfig, key: str) -> str:

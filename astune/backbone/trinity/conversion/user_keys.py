@@ -7,6 +7,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
+from astune.backbone.base import covers
 from astune.backbone.foreign.keys import at, clashes
 from astune.backbone.trinity.conversion.values import wants_tinker
 from astune.config.load import LoadedConfig
@@ -46,18 +47,14 @@ def check_users_keys(loaded: LoadedConfig, users: Mapping[str, Any], known: Mapp
 
     `users` are the user's values by dotted key, `known` those of Trinity's tree without them.
     """
-    if problems := [
-        *_find_owned(loaded, users),
-        *_find_bound(loaded, users),
-        *clashes(loaded, "trinity", users, known),
-    ]:
+    problems = [
+        f"{at(loaded, f'trinity.{key}')}: a part of ASTune stands there; take the key out"
+        for key in users
+        if covers(OWNED, key)
+    ]
+    problems += [*_find_bound(loaded, users), *clashes(loaded, "trinity", users, known)]
+    if problems:
         raise ConfigError("\n".join(problems))
-
-
-def _find_owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
-    for key in users:
-        if any(key == owned or key.startswith(f"{owned}.") for owned in OWNED):
-            yield f"{at(loaded, f'trinity.{key}')}: a part of ASTune stands there; take the key out"
 
 
 def _find_bound(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:

@@ -60,25 +60,28 @@ class ConversionInput:
 
     @property
     def starts_server(self) -> bool:
-        """Whether the run starts a tinker server of its own."""
+        """True if the run starts a tinker server of its own."""
         return self.tinker and not self.trinity["model"]["tinker"].get("base_url")
 
     @property
     def joins_cluster(self) -> bool:
-        """Whether the run joins a Ray that runs already, maybe on other machines."""
+        """True if the run joins a Ray that runs already, maybe on other machines."""
         return bool(self.trinity["cluster"]["ray_address"] != "local")
 
     def fault(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.loaded.where(key)}: {what}")
 
 
+Conversion = Callable[[Any, ConversionInput], Any]
+
+
 def uses_tinker(trinity: Mapping[str, Any]) -> bool:
-    """Whether engine and trainer are a tinker server; `trinity` is Trinity's tree."""
+    """True if engine and trainer are a tinker server; `trinity` is Trinity's tree."""
     return bool(trinity["model"]["tinker"]["enable"])
 
 
 def on_megatron(trinity: Mapping[str, Any]) -> bool:
-    """Whether Megatron trains; `trinity` is Trinity's tree, or the user's part of it."""
+    """True if Megatron trains; `trinity` is Trinity's tree, or the user's part of it."""
     return str(trinity.get("trainer", {}).get("trainer_strategy")).startswith("megatron")
 
 
@@ -87,14 +90,6 @@ def wants_tinker(loaded: LoadedConfig) -> bool:
     `trinity:` says otherwise."""
     said = loaded.config.trinity.get("model", {}).get("tinker", {}).get("enable")
     return loaded.config.astune.model.path == "tiny" if said is None else bool(said)
-
-
-def same(value: Any, given: ConversionInput) -> Any:
-    return value
-
-
-def as_list(value: Any, given: ConversionInput) -> list[Any]:
-    return list(value)
 
 
 def model_path(value: str, given: ConversionInput) -> str:
@@ -119,10 +114,6 @@ def max_model_len(value: int | None, given: ConversionInput) -> int:
     )
 
 
-def dtype(value: str, given: ConversionInput) -> str:
-    return "bfloat16" if value == "auto" else value
-
-
 def attention(value: str, given: ConversionInput) -> str:
     if value != "auto" and on_megatron(given.trinity):
         raise given.fault(
@@ -143,10 +134,6 @@ def temperature(value: float, given: ConversionInput) -> float:
     return value
 
 
-def top_k(value: int, given: ConversionInput) -> int:
-    return value or -1
-
-
 def advantage_fn(value: str, given: ConversionInput) -> str:
     """Our samples bring their advantages; Trinity keeps them as they are."""
     if value in NOT_ON_TRINITY:
@@ -162,26 +149,17 @@ def policy_loss(value: str, given: ConversionInput) -> str:
     return TRINITY_LOSS[value]
 
 
+def of_loss(*names: str) -> Conversion:
+    """The value with these of our losses, and with others None: an argument that Trinity's function does not have."""
+    return lambda value, given: value if given.config.algorithm.loss in names else None
+
+
 def plain_gradient(value: str, given: ConversionInput) -> bool | None:
-    """None, here and below, is an argument that Trinity's function of this loss does not have."""
     return value == "reinforce" if TRINITY_LOSS.get(value) == "ppo" else None
-
-
-def lower_bound(value: float, given: ConversionInput) -> float | None:
-    """Trinity's `cispo` has none unless it is told one, as ours."""
-    return value if given.config.algorithm.loss in ("ppo_clip", "gspo", "reinforce") else None
-
-
-def upper_bound(value: float, given: ConversionInput) -> float | None:
-    return None if given.config.algorithm.loss == "opmd" else value
 
 
 def dual_bound(value: float | None, given: ConversionInput) -> float | None:
     return (value or NO_BOUND) if TRINITY_LOSS.get(given.config.algorithm.loss) == "ppo" else None
-
-
-def mirror_descent(value: float, given: ConversionInput) -> float | None:
-    return value if given.config.algorithm.loss == "opmd" else None
 
 
 def preference_beta(value: float, given: ConversionInput) -> float:
@@ -207,20 +185,12 @@ def runners(value: int, given: ConversionInput) -> int:
     run's own, no more than two: it has the cores of this machine."""
     config, engines = given.config, int(given.trinity["explorer"]["rollout_model"]["engine_num"])
     groups = max(1, config.rollout.max_concurrent // config.rollout.num_repeat)
-    tasks = config.trainer.tasks_per_step * _batches_under_way(config)
+    synchronizer = config.synchronizer
+    # batches that Trinity's explorer hands out before it waits; with async its `max_inflight_batches` is 2
+    batches = 2 if synchronizer.style == "async" else synchronizer.interval + synchronizer.offset
+    tasks = config.trainer.tasks_per_step * batches
     most = BESIDE_SERVER if given.starts_server else tasks
     return max(1, min(groups // engines, math.ceil(tasks / engines), most))
-
-
-def _batches_under_way(config: AstuneConfig) -> int:
-    """Batches that Trinity's explorer hands out before it waits; with async its `max_inflight_batches` is 2."""
-    synchronizer = config.synchronizer
-    return 2 if synchronizer.style == "async" else synchronizer.interval + synchronizer.offset
-
-
-def sync_style(value: str, given: ConversionInput) -> str:
-    """Trinity's name for it."""
-    return "fully_async" if value == "async" else value
 
 
 def task_timeout(value: float, given: ConversionInput) -> int:
@@ -239,7 +209,7 @@ def wait_timeout(value: float, given: ConversionInput) -> int:
 
 
 def waiting_batches(value: Any, given: ConversionInput) -> int:
-    """How many explored batches may wait for the trainer: Trinity counts a batch as one, and its 10,000 would let
+    """Most explored batches that may wait for the trainer: Trinity counts a batch as one, and its 10,000 would let
     rollouts run ahead of a slower trainer without end. With style fixed they wait for each other anyway."""
     synchronizer = given.config.synchronizer
     return 10_000 if synchronizer.style == "fixed" else max(2, synchronizer.interval)
@@ -291,35 +261,35 @@ NOT_ON_TRINITY = {
 }
 """Advantages that need more than the batch they are given."""
 
-Conversion = Callable[[Any, ConversionInput], Any]
-
 CONVERSIONS: Mapping[str, Conversion] = {
-    conversion.__name__: conversion
-    for conversion in (
-        same,
-        as_list,
-        model_path,
-        max_model_len,
-        dtype,
-        attention,
-        temperature,
-        top_k,
-        advantage_fn,
-        policy_loss,
-        plain_gradient,
-        lower_bound,
-        upper_bound,
-        dual_bound,
-        mirror_descent,
-        preference_beta,
-        rows_per_step,
-        runners,
-        sync_style,
-        task_timeout,
-        wait_timeout,
-        waiting_batches,
-        steps,
-        trainer_steps,
-        lr_schedule,
-    )
+    "same": lambda value, given: value,
+    "as_list": lambda value, given: list(value),
+    "dtype": lambda value, given: "bfloat16" if value == "auto" else value,
+    "top_k": lambda value, given: value or -1,
+    "sync_style": lambda value, given: "fully_async" if value == "async" else value,
+    "lower_bound": of_loss("ppo_clip", "gspo", "reinforce"),  # `cispo` has none unless it is told one, as ours
+    "upper_bound": lambda value, given: None if given.config.algorithm.loss == "opmd" else value,
+    "mirror_descent": of_loss("opmd"),
+    **{
+        conversion.__name__: conversion
+        for conversion in (
+            model_path,
+            max_model_len,
+            attention,
+            temperature,
+            advantage_fn,
+            policy_loss,
+            plain_gradient,
+            dual_bound,
+            preference_beta,
+            rows_per_step,
+            runners,
+            task_timeout,
+            wait_timeout,
+            waiting_batches,
+            steps,
+            trainer_steps,
+            lr_schedule,
+        )
+    },
 }

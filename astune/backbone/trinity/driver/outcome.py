@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 ENDS_THE_RUN = ("Error in Trainer:", "Error in Explorer:", "Error during explorer preparation:")
 """How Trinity logs an exception that ends one of its two loops; the other one goes on waiting for it."""
@@ -85,23 +86,17 @@ class LoggedError:
 
 def steps_reached(job_dir: Path) -> StepsReached:
     """Read Trinity's state files in `job_dir`; one that is absent or half written counts as 0."""
+
+    def read(name: str, parse: Callable[[str], Any]) -> int:
+        try:
+            return int(parse((job_dir / name).read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
     return StepsReached(
-        _latest_iteration(job_dir / "trainer_meta.json"), _number(job_dir / "latest_checkpointed_iteration.txt")
+        read("trainer_meta.json", lambda text: json.loads(text)["latest_iteration"]),
+        read("latest_checkpointed_iteration.txt", int),
     )
-
-
-def _latest_iteration(path: Path) -> int:
-    try:
-        return int(json.loads(path.read_text())["latest_iteration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-
-
-def _number(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 class LogWatch:

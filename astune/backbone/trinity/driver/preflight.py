@@ -25,7 +25,10 @@ PROGRAM = "Trinity"
 def check_before(config: AstuneConfig, trinity: TrinityConfig) -> None:
     """Check what needs no Ray, before or after Trinity's own `check_and_update`."""
     batch = _batch(config, trinity) if rules_of(config.algorithm).plays else _training_alone(trinity)
-    refuse([*batch, *_engines(trinity), *_declared_gpus(trinity)], PROGRAM)
+    cluster = trinity.cluster
+    counts = not trinity.model.tinker.enable and cluster.node_num and cluster.gpu_per_node  # 0: as many as Ray knows
+    gpus = _too_few(trinity, cluster.node_num, cluster.gpu_per_node) if counts else ()
+    refuse([*batch, *_engines(trinity), *gpus], PROGRAM)
 
 
 def check_gpus(trinity: TrinityConfig) -> None:
@@ -99,13 +102,6 @@ def _engines(trinity: TrinityConfig) -> Iterator[str]:
 
 
 # ---- GPUs ----
-
-
-def _declared_gpus(trinity: TrinityConfig) -> Iterator[str]:
-    """Engines and trainer against the GPUs that the configuration counts; a number of 0 means: as many as Ray knows."""
-    cluster = trinity.cluster
-    if not trinity.model.tinker.enable and cluster.node_num and cluster.gpu_per_node:
-        yield from _too_few(trinity, cluster.node_num, cluster.gpu_per_node)
 
 
 def _gpus_of(nodes: list[dict[str, Any]], trinity: TrinityConfig) -> Iterator[str]:

@@ -232,12 +232,11 @@ class TrinityRun:
         """Take the last events, which may still be on their way."""
         until = time.monotonic() + SETTLE
         while time.monotonic() < until:
-            if not self._take() and self.recorder.step >= self._trained():
-                return
+            if not self._take():
+                reached = steps_reached(Path(self.config.checkpoint_job_dir))
+                if self.recorder.step >= reached.train_steps:
+                    return
             time.sleep(POLL)
-
-    def _trained(self) -> int:
-        return steps_reached(Path(self.config.checkpoint_job_dir)).train_steps
 
     def _end_actors(self) -> None:
         """End explorer and trainer; what they started ends with them. Nothing else on the cluster is touched."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
 
 from trinity.common.models.allocator import Allocator
 from trinity.common.models.model import ModelWrapper
@@ -74,14 +74,7 @@ class Evaluations:
 async def find_engines() -> tuple[ModelWrapper, ...]:
     """All rollout engines of the run."""
     config, explorer = await find_mailbox().engine.remote()
-    allocator = Allocator(_ExplorerName(explorer))
+    allocator = Allocator(SimpleNamespace(name=explorer))  # all that it takes of the explorer's configuration
     engines = tuple(allocator.get_model(config, "rollout", number) for number in range(config.engine_num))
     await all_or_none([engine.prepare() for engine in engines])
     return engines
-
-
-@dataclass(frozen=True)
-class _ExplorerName:
-    """All that `Allocator.get_model` takes from the explorer's configuration."""
-
-    name: Any

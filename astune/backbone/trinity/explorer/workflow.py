@@ -20,7 +20,7 @@ from astune.monitor.blocking import LoopWatch
 from astune.rollout.group import run_group
 from astune.rollout.setup import RolloutSetup
 from astune.training.rollout_setup import sampling_for
-from astune.types import Episode, Task
+from astune.types import Task
 
 if TYPE_CHECKING:
     from trinity.common.models.model import ModelWrapper
@@ -48,7 +48,7 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
         step = int(self.task.batch_id)
         setup = setup_for(parts, self.model)
         async with shared_setup(setup.workflow_factory):
-            with LoopWatch(_warn):
+            with LoopWatch(lambda text: post(Warned(text))):
                 group = await run_group(
                     Task(**self.task.raw_task),
                     self._repeat,
@@ -56,18 +56,10 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
                     seed=parts.config.seed,
                     sampling=sampling_for(parts.config, "sampled"),
                     label=f"train/{step}",
-                    on_episode=lambda episode: _tell(episode, step),
+                    on_episode=lambda episode: post(EpisodeDone(portable(episode), step, "train")),
                     limit=asyncio.Semaphore(parts.config.rollout.max_concurrent),
                 )
         return [pack_episode(episode, run) for run, episode in enumerate(group.episodes)]
-
-
-def _tell(episode: Episode, step: int) -> None:
-    post(EpisodeDone(portable(episode), step, "train"))
-
-
-def _warn(text: str) -> None:
-    post(Warned(text))
 
 
 @lru_cache(maxsize=4)

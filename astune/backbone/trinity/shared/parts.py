@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,15 @@ from astune.training.rollout_setup import rollout_setup
 from astune.types import Policy
 
 
+@dataclass(eq=False)
 class RunParts:
     """The configuration of the run, and what is made from it once per process, when it is first asked for."""
 
-    def __init__(self, config: AstuneConfig) -> None:
-        self.config = config
-        self._chat_format: ChatFormat | None = None
+    config: AstuneConfig
 
-    @property
+    @cached_property
     def chat_format(self) -> ChatFormat:
-        if self._chat_format is None:
-            self._chat_format = load_chat_format(self.config.model, model_files(self.config))
-        return self._chat_format
+        return load_chat_format(self.config.model, model_files(self.config))
 
     def rollout_setup(self, policy: Policy) -> RolloutSetup:
         """The user's workflow and judge around `policy`."""

@@ -90,17 +90,14 @@ class CpuServer:
         out."""
         await self.abort_all_requests()
         if self._adapters is None:
-            self._take(weights)
+            wrong = self._model.load_state_dict(weights, strict=False)
+            own = {name for name, _ in self._model.named_parameters()}
+            if wrong.unexpected_keys or own.intersection(wrong.missing_keys):
+                raise ValueError(f"these are no weights of the model: {wrong}")
         else:
             self._adapters.take(weights)
         self._sampler.publish()
         self._version = version
-
-    def _take(self, weights: Mapping[str, torch.Tensor]) -> None:
-        wrong = self._model.load_state_dict(weights, strict=False)
-        own = {name for name, _ in self._model.named_parameters()}
-        if wrong.unexpected_keys or own.intersection(wrong.missing_keys):
-            raise ValueError(f"these are no weights of the model: {wrong}")
 
     async def clear_kv_cache(self) -> None:
         await self.abort_all_requests()
@@ -131,24 +128,17 @@ def server_name(replica_rank: int) -> str:
 class CpuReplica(RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
         model = omega_conf_to_dataclass(self.model_config)
+        lora = None
+        if model.lora_rank and not model.lora["merge"]:  # as `astune.model.lora`, which it was made of
+            lora = LoraConfig(rank=model.lora_rank, alpha=model.lora_alpha, targets=tuple(model.target_modules))
         server = (
             ray.remote(CpuServer)
             .options(name=server_name(self.replica_rank), max_concurrency=self.max_concurrency, num_cpus=0)
-            .remote(
-                model.local_path,
-                self.config.max_num_seqs,
-                self.config.max_model_len,
-                _lora(model) if model.lora_rank and not model.lora["merge"] else None,
-            )
+            .remote(model.local_path, self.config.max_num_seqs, self.config.max_model_len, lora)
         )
         await server.ready.remote()
         self.servers = [server]
         self._server_handle, self._server_address = server, server_name(self.replica_rank)
-
-
-def _lora(model: Any) -> LoraConfig:
-    """The adapter of verl's configuration of the model as `astune.model.lora`, which it was made of."""
-    return LoraConfig(rank=model.lora_rank, alpha=model.lora_alpha, targets=tuple(model.target_modules))
 
 
 class WeightSender(BaseRollout):  # type: ignore[misc]

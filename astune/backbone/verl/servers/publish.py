@@ -55,7 +55,7 @@ class PublishedWeights:
         trainer's, which has the memory until then. Where the servers have the weights already, only their caches are
         emptied. Returns how it went. Raises TrainingError where a server has other weights than the trainer."""
         if version == self.version and not self._asleep:
-            self._forget()
+            ray.get([server.clear_kv_cache.remote() for replica in self.replicas for server in replica.servers])
             return self._figures
         rows = self._compared.draw(version)
         expected = logprobs(rows)
@@ -70,9 +70,6 @@ class PublishedWeights:
             "time/compare": time.perf_counter() - handed,
         }
         return self._figures
-
-    def _forget(self) -> None:
-        ray.get([server.clear_kv_cache.remote() for replica in self.replicas for server in replica.servers])
 
     def _compare(self, rows: Sequence[Sample], expected: Sequence[Sequence[float]]) -> float:
         """The greatest mean difference of a server's log-probabilities to those `expected`."""

@@ -71,18 +71,12 @@ def load_optimizer(engine: Any, folder: str) -> None:
 def whole_weights(engine: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of the model in float32, by its name on the disk; kept by the first rank alone. All ranks have to go
     through it together. Of tied tensors there is the first, as in the folders that transformers writes."""
-    tied = _tied(engine.module)
+    names = {name for name, _ in engine.module.named_parameters()}
+    tied = {name for name, _ in engine.module.named_parameters(remove_duplicate=False)} - names
     tensors, _ = engine.get_per_tensor_param()
     for name, tensor in tensors:
         if dist.get_rank() == 0 and name not in tied:
             yield name, tensor.detach().to("cpu", torch.float32, copy=True)
-
-
-def _tied(module: Any) -> set[str]:
-    """The names of parameters that have another name before."""
-    return {name for name, _ in module.named_parameters(remove_duplicate=False)} - {
-        name for name, _ in module.named_parameters()
-    }
 
 
 def _weights_in(folder: str, kind: Any) -> dict[str, Any]:

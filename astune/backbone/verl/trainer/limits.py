@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from astune.backbone.base import covers
 from astune.backbone.verl.demand import Demand
 
 PARTS = "actor_rollout_ref"
@@ -93,7 +94,7 @@ def unread(users: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Keys of the user's section that nothing here reads, each with what to do."""
     for key in users:
         for name, ours in UNREAD.items():
-            if key == name or key.startswith(f"{name}."):
+            if covers([name], key):
                 yield key, f"nothing reads it here; {f'set {ours}' if ours else 'take the key out'}"
 
 

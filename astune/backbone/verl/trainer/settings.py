@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from astune.backbone.base import covers
 from astune.backbone.foreign.keys import (
     at,
     clashes,
@@ -153,7 +154,7 @@ def _unsupported(loaded: LoadedConfig) -> Iterator[str]:
 def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     for key in users:
         for owned, ours in OWNED.items():
-            if key == owned or key.startswith(f"{owned}."):
+            if covers([owned], key):
                 yield f"{at(loaded, f'verl.{key}')}: ASTune goes by {ours}; set that instead"
 
 
