@@ -172,13 +172,13 @@ def shift_rewards(group: Group, shifts: Sequence[float]) -> Group:
     return replace(
         group,
         episodes=tuple(
-            _shifted(episode, shift) if shift else episode
+            _shift_episode(episode, shift) if shift else episode
             for episode, shift in zip(group.episodes, shifts, strict=True)
         ),
     )
 
 
-def _shifted(episode: Episode, shift: float) -> Episode:
+def _shift_episode(episode: Episode, shift: float) -> Episode:
     if episode.verdict is None:
         return episode
     verdict = replace(episode.verdict, reward=episode.verdict.reward + shift)

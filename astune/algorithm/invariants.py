@@ -25,9 +25,9 @@ def check_episode(episode: Episode) -> None:
         owned.update(span.turn for span in line.spans if not span.shared)
     for number in range(len(episode.turns)):
         if owned[number] != 1:
-            raise _broken(episode, f"turn {number} has {owned[number]} spans of its own; expected 1")
+            raise _report_fault(episode, f"turn {number} has {owned[number]} spans of its own; expected 1")
     if owned.keys() - set(range(len(episode.turns))):
-        raise _broken(episode, f"a timeline names turns that do not exist: {sorted(owned)}")
+        raise _report_fault(episode, f"a timeline names turns that do not exist: {sorted(owned)}")
 
 
 def _check_timeline(episode: Episode, line: Timeline) -> None:
@@ -43,7 +43,7 @@ def _check_timeline(episode: Episode, line: Timeline) -> None:
             and span.trainable == (turn.excluded is None)
         )
         if not same:
-            raise _broken(episode, f"turn {span.turn} is not in its timeline as it was sampled")
+            raise _report_fault(episode, f"turn {span.turn} is not in its timeline as it was sampled")
 
 
 def check_step(groups: Sequence[Group], samples: Sequence[Sample], receipt: Receipt) -> None:
@@ -61,9 +61,9 @@ def check_step(groups: Sequence[Group], samples: Sequence[Sample], receipt: Rece
         episode = episodes[sample.episode_id]
         for span, weight, advantage in zip(sample.timeline.spans, sample.weights, sample.advantages, strict=True):
             if not (math.isfinite(weight) and math.isfinite(advantage) and weight >= 0.0):
-                raise _broken(episode, f"turn {span.turn} has weight {weight}, advantage {advantage}")
+                raise _report_fault(episode, f"turn {span.turn} has weight {weight}, advantage {advantage}")
             if weight and episode.turns[span.turn].excluded is not None:
-                raise _broken(episode, f"turn {span.turn} is excluded from training and has weight")
+                raise _report_fault(episode, f"turn {span.turn} is excluded from training and has weight")
             if weight:
                 trained.add((sample.episode_id, span.turn))
     tokens = sum(len(episodes[name].turns[turn].output_ids) for name, turn in trained)
@@ -74,5 +74,5 @@ def check_step(groups: Sequence[Group], samples: Sequence[Sample], receipt: Rece
         raise InvariantError(f"{receipt} does not account for every sampled token")
 
 
-def _broken(episode: Episode, what: str) -> InvariantError:
+def _report_fault(episode: Episode, what: str) -> InvariantError:
     return InvariantError(f"episode {episode.episode_id}: {what}. This is a fault of ASTune; please report it.")

@@ -59,7 +59,7 @@ class Backbone(Protocol):
 
 
 def covers(sections: Iterable[str], key: str) -> bool:
-    """Whether `key` is one of `sections` or stands under one.
+    """True if `key` is one of `sections` or stands under one.
 
     >>> covers({"astune.model"}, "astune.model.path"), covers({"astune.model"}, "astune.model_path")
     (True, False)

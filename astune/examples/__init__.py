@@ -4,6 +4,6 @@ read.py            a file of conversations, preferences or recorded episodes
 fields.py          the fields of a line, checked
 conversation.py    what was said as the tokens of an episode in which the model said it
 episodes.py        recorded episodes: to imitate, or compared with each other
-left_out.py        what gives no example, counted by cause
+example.py         an example, and the count of what gives none, by cause
 samples.py         rows with their weight in the loss
 """

@@ -93,7 +93,7 @@ def go_back(run: Run) -> None:
         run.advantage.load(checkpoint)
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
-    run.evaluated = evaluated_at(run.step, logged)
+    run.evaluated = find_evaluated(run.step, logged)
     run.best = best_so_far(logged, run.keep_best)
     named = run.config.trainer.keep_best
     run.best_is_known = named is not None and any(aim_of(named).figure in row for row in logged)
@@ -108,7 +108,7 @@ def step_of(checkpoint: Path | None) -> int:
     return int(checkpoint.name.removeprefix("step_"))
 
 
-def evaluated_at(step: int, metrics: Metrics) -> set[str]:
+def find_evaluated(step: int, metrics: Metrics) -> set[str]:
     """Find in the metrics the evaluations that were written of a step, as "greedy", "hard/greedy" or "examples"."""
     rows = [row for row in metrics if row["step"] == step]
     examples = {EXAMPLES for row in rows for key in row if key.startswith(f"held_out/{EXAMPLES}/")}

@@ -49,12 +49,12 @@ class Schedule(Generic[Item]):
 
     def at(self, step: int) -> list[Item]:
         """The items of step `step`, counted from 0."""
-        return [self._items[index] for index in self._chosen(step)]
+        return [self._items[index] for index in self._choose(step)]
 
     def further(self, step: int) -> Iterator[Item]:
         """Items beyond those of step `step`, in an order that depends on its number alone, none twice; they may be
         those of other steps."""
-        used = set(self._chosen(step))
+        used = set(self._choose(step))
         draw = random.Random(f"{self._seed}/further/{step - self.first}")
         while len(used) < len(self._items):
             index = draw.randrange(len(self._items))
@@ -62,7 +62,7 @@ class Schedule(Generic[Item]):
                 used.add(index)
                 yield self._items[index]
 
-    def _chosen(self, step: int) -> Sequence[int]:
+    def _choose(self, step: int) -> Sequence[int]:
         epoch, place = divmod(step - self.first, self.steps_per_epoch)
         return self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
 

@@ -19,7 +19,7 @@ from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of, summarize
 from astune.support.concurrency import run_and_leave
 from astune.training.ahead import RolloutsAhead, put_gate
-from astune.training.checkpoints import evaluated_at, go_back, step_of
+from astune.training.checkpoints import find_evaluated, go_back, step_of
 from astune.training.engine import LoadEngine
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service
@@ -134,7 +134,7 @@ def report_if_finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
     step = step_of(latest)
     metrics = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
     total = inputs.schedule.total_steps
-    done = evaluated_at(step, metrics)
+    done = find_evaluated(step, metrics)
     left = evaluations_left(inputs.config.evaluation, inputs.evaluations, total, step, done)
     examples_left = inputs.held_out_examples and are_examples_left(inputs.config.evaluation, total, step, done)
     if step < total or left or examples_left or latest is None or run_dir.damage(latest) is not None:

@@ -51,7 +51,7 @@ def check_tasks(tasks: Iterable[Task], config: AstuneConfig) -> None:
 
 
 def judge_keys_that_none_reads(tasks: Iterable[Task], config: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """What a run with these tasks refuses of `astune.task_judge`, as no judge reads it: its key, and why."""
+    """Find what a run with these tasks refuses of `astune.task_judge`, as no judge reads it: its key, and why."""
     kinds = _Kinds()
     for task in tasks:
         kinds.add(task)
@@ -75,7 +75,7 @@ class _Kinds:
         check_environments(tasks, config.task_reader.env_service)
 
     def unread_judge_keys(self, config: AstuneConfig) -> Iterator[tuple[str, str]]:
-        """What is set of `astune.task_judge` and that no judge of all these tasks reads: its key, and why."""
+        """Find what is set of `astune.task_judge` and read by no judge of these tasks: its key, and why."""
         named = TaskJudges(config.task_judge).specs(self._first.values())
         judges = {*named, *(each.judge for each in config.task_judge.judges)}
         return unread_judge_keys(config.task_judge, judges, named=bool(named))

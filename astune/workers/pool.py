@@ -153,7 +153,7 @@ class WorkerProcess:
         return self._deadline() <= monotonic()
 
     def slow(self, patience: float) -> bool:
-        """Whether it has been at one request for `patience` seconds."""
+        """True if it has been at one request for `patience` seconds."""
         return bool(self._sent) and monotonic() - self._since >= patience
 
     def moments(self, patience: float) -> list[float]:
@@ -164,7 +164,7 @@ class WorkerProcess:
         return [self._deadline(), *([self._since + patience] if waits else [])]
 
     def take_back_behind(self) -> list[PoolRequest]:
-        """What waits behind the request that it is at; the replies to them will be dropped."""
+        """Take back what waits behind the request that it is at; the replies to it will be dropped."""
         if not self._sent:
             return []
         at, *behind = self._sent
@@ -287,7 +287,7 @@ class _Dealer(threading.Thread):
                 self._start_processes()
 
     def _start_processes(self) -> None:
-        """As many as there are requests for which no process is idle, or soon will be."""
+        """Start one for each request for which no process is idle, or soon will be."""
         starting = sum(not process.ready for process in self.processes)
         for _ in range(min(len(self._waiting) - starting, self._workers - len(self.processes))):
             process = WorkerProcess(self._arguments, self._timeout)

@@ -97,7 +97,7 @@ class Verifier:
         self._pool = _pool(workers, timeout)
 
     def score(self, dataset: str, entry: Mapping[str, Any], answer: str) -> Future[dict[str, Any]]:
-        """What the verifier says: `{"score": 0.05}`, and under "raised" why it could not read the answer, whose score
+        """Ask the verifier: `{"score": 0.05}`, and under "raised" why it could not read the answer, whose score
         is 0 then. The exception is a `JudgeError`: it took too long, or it cannot score the reference either."""
         return self._pool.submit(["score", dataset, entry, answer], f"scoring {answer[:80]!r} by {dataset}")
 

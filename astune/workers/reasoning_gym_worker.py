@@ -84,7 +84,7 @@ def reply(request: list[Any]) -> dict[str, Any]:
     wrong = wrong_name(name, options)
     if wrong is None:
         try:
-            made(name, json.dumps(options), 0)
+            make_dataset(name, json.dumps(options), 0)
         except Exception as error:
             wrong = ["", [], f"the data set {name!r} refuses {options}: {error}"]
     if wrong is not None:
@@ -96,7 +96,7 @@ def reply(request: list[Any]) -> dict[str, Any]:
 
 
 def wrong_name(name: str, options: dict[str, Any]) -> list[Any] | None:
-    """What is not known, what is, and what that means."""
+    """Name what is not known, what is, and what that means."""
     if name not in DATASETS:
         return [name, sorted(DATASETS), f"reasoning-gym has no data set {name!r}"]
     known = sorted({field.name for field in fields(DATASETS[name][1])} - {"seed", "size"})
@@ -105,7 +105,7 @@ def wrong_name(name: str, options: dict[str, Any]) -> list[Any] | None:
 
 
 @lru_cache(maxsize=64)
-def made(name: str, options: str, seed: int) -> Any:
+def make_dataset(name: str, options: str, seed: int) -> Any:
     return create_dataset(name, seed=seed, size=CHUNK, **json.loads(options))
 
 
@@ -115,7 +115,7 @@ def draw(name: str, options: dict[str, Any], seed: int, start: int, count: int) 
     drawn = []
     for index in range(start, start + count):
         within = index % CHUNK
-        entry = made(name, json.dumps(options), seed + index - within)[within]
+        entry = make_dataset(name, json.dumps(options), seed + index - within)[within]
         drawn.append([entry["question"], entry["answer"], repr(literal(entry["metadata"]))])
     return drawn
 
@@ -142,7 +142,7 @@ def literal(value: Any) -> Any:
 def score(name: str, entry: dict[str, Any], answer: str) -> dict[str, Any]:
     """An answer at which the verifier raises is wrong, if it does score the reference, or no answer where there is
     no reference."""
-    dataset = made(name, json.dumps(entry["options"]), 0)
+    dataset = make_dataset(name, json.dumps(entry["options"]), 0)
     reference = entry["answer"]
     entry = {"answer": reference, "metadata": ast.literal_eval(entry["metadata"])}
     try:

@@ -56,9 +56,9 @@ def test_messages_come_whole_from_any_pieces(lines: list[str], size: int) -> Non
 
 
 def test_errors_keep_the_class_that_decides_how_an_episode_ends() -> None:
-    overflow = EngineFailure.of(ContextOverflow("no room")).raised()
+    overflow = EngineFailure.of(ContextOverflow("no room")).make_error()
     assert (type(overflow), str(overflow)) == (ContextOverflow, "no room")
-    other = EngineFailure.of(KeyError("x")).raised()
+    other = EngineFailure.of(KeyError("x")).make_error()
     assert (type(other), str(other)) == (PolicyError, "KeyError: 'x'")
 
 

@@ -88,7 +88,7 @@ def test_the_rules_over_groups_act_in_trinitys_pipeline_as_on_local() -> None:
         episodes.append(Episode(f"e{number}", task, (turn,), lines, end, verdict=Verdict(reward)))
     groups = [Group(task, tuple(episodes))]
     operator = SamplesOperator(config.model_dump(mode="json"), 1, "verl")
-    samples, receipt, metrics = operator.learned_from(groups)
+    samples, receipt, metrics = operator.learn_from(groups)
     ruled = BatchRules(10, 11, 4, 1.0, 0.1, balance=True, seed=config.astune.seed)(groups)
     expected = to_samples(
         ruled.groups, load_estimator(config.astune.algorithm), Weighting(max_tokens=10), ruled.left_out

@@ -13,8 +13,8 @@ from torch.distributed.tensor import distribute_tensor
 from verl.utils import tensordict_utils
 
 from astune.backbone.verl.trainer.checkpoint import whole_weights
-from astune.backbone.verl.trainer.group import told_by_all
-from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.group import read_metrics
+from astune.backbone.verl.trainer.settings import compose_settings, settings_of
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig
@@ -54,7 +54,7 @@ class OneProcess:
         loaded = load_config(job, more)
         own = loaded.config.astune
         self.trainer = own.trainer
-        config = composed(loaded, settings_of(loaded))
+        config = compose_settings(loaded, settings_of(loaded))
         if sharing > 1:
             share_rows(config, sharing)
         self.worker = AstuneWorker(
@@ -84,10 +84,10 @@ class OneProcess:
 
     def gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         self.worker.optimizer_zero_grad()
-        return told_by_all(self._asked(self.worker.forward_backward, batch))
+        return read_metrics(self._asked(self.worker.forward_backward, batch))
 
     def figures(self, batch: TensorDict) -> Mapping[str, Any]:
-        return told_by_all(self._asked(self.worker.compute_log_prob, batch))
+        return read_metrics(self._asked(self.worker.compute_log_prob, batch))
 
     def step(self, learning_rate: float) -> float:
         return float(self._told(self.worker.optimizer_step({"lr": learning_rate}) or None)[0]["grad_norm"])
@@ -103,7 +103,7 @@ class OneProcess:
         return values
 
     def critic_gradient(self, batch: TensorDict) -> Mapping[str, Any]:
-        return told_by_all(self._asked(self.worker.critic_gradient, batch))
+        return read_metrics(self._asked(self.worker.critic_gradient, batch))
 
     def critic_step(self, learning_rate: float) -> float:
         return float(self._told(self.worker.critic_step(learning_rate) or None)[0]["grad_norm"])

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
-from astune.backbone.verl.trainer.group import GroupWorkers, told_by_all
+from astune.backbone.verl.trainer.group import GroupWorkers, read_metrics
 
 
 def told(rows: int, memory: float) -> TensorDict:
@@ -25,7 +25,7 @@ def told(rows: int, memory: float) -> TensorDict:
 @pytest.mark.parametrize("memory", [[7.0], [7.0, 7.0], [7.0, 7.1], [7.0, 7.1, 7.1]])
 def test_ranks_may_take_different_memory(memory: list[float]) -> None:
     gathered = tensordict_utils.concat_tensordict([told(2 + rank, taken) for rank, taken in enumerate(memory)])
-    metrics = told_by_all(gathered)
+    metrics = read_metrics(gathered)
     assert (metrics["loss"], metrics["astune/entropy"]) == (0.5, [[1.0], [2.0]])
 
 

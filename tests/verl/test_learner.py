@@ -24,7 +24,7 @@ from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.losses.policy import LOSSES
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.rows import batch_of, rows_of, shared_out
+from astune.backbone.verl.trainer.rows import batch_of, rows_of, share_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import RunFolderError, TrainingError
@@ -172,7 +172,7 @@ def verl_gradients(
 ) -> dict[str, torch.Tensor]:
     """`ranks`: as if shared out over so many, all of them played by this one."""
     workers.worker.set_loss(config)
-    workers.gradient(batch_of(shared_out(rows_of(samples, whole=False), ranks), TRAINER.micro_batch_tokens))
+    workers.gradient(batch_of(share_out(rows_of(samples, whole=False), ranks), TRAINER.micro_batch_tokens))
     return workers.gradients()
 
 

@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from astune.backbone.memory.model_size import read_size
 from astune.backbone.verl.memory import BYTES, estimate
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.settings import compose_settings, settings_of
 from astune.config.load import load_config
 from astune.config.schema import AlgorithmConfig
 from astune.support.resources import tiny_model_dir
@@ -93,7 +93,7 @@ def test_what_is_taken_for_granted_is_what_verl_has_by_itself(device: str, tmp_p
     )
     loaded = load_config(job)
     settings, size = settings_of(loaded), read_size(tiny_model_dir())
-    whole = composed(loaded, settings)
+    whole = compose_settings(loaded, settings)
     assert estimate(size, whole, loaded.config.astune, 512) == estimate(size, settings.tree, loaded.config.astune, 512)
     assert (
         whole.actor_rollout_ref.actor.fsdp_config.model_dtype == "fp32"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astune.backbone.losses.trained_tokens import TrainedTokens
 from astune.backbone.verl.trainer.learner import needs_whole_rows
-from astune.backbone.verl.trainer.rows import FILLER, SampleRow, batch_of, of_rows, of_samples, rows_of, shared_out
+from astune.backbone.verl.trainer.rows import FILLER, SampleRow, batch_of, of_rows, of_samples, rows_of, share_out
 from astune.config.schema import AlgorithmConfig
 from astune.errors import TrainingError
 from astune.types import Sample, Span, Timeline
@@ -66,7 +66,7 @@ def test_only_losses_over_whole_rows_need_them(values: dict[str, Any], whole: bo
 
 
 def test_the_columns_of_a_batch_stand_at_the_trained_tokens() -> None:
-    rows = shared_out(rows_of([of_two_temperatures()], whole=False), 3)
+    rows = share_out(rows_of([of_two_temperatures()], whole=False), 3)
     batch = batch_of(rows, 100, version=4)
     assert [part.tolist() for part in batch["loss_mask"].unbind()] == [[0] * 5 + [1, 1], [0, 0, 1, 1, 0, 0, 0], [0, 0]]
     assert batch["advantage"].unbind()[0].tolist() == [0.0] * 5 + [2.0, 2.0]
@@ -94,7 +94,7 @@ def row_of(number: int, length: int) -> SampleRow:
 @given(LENGTHS, st.integers(1, 8))
 def test_every_rank_gets_equally_many_rows_and_each_row_goes_to_one(lengths: list[int], ranks: int) -> None:
     rows = [row_of(number, length) for number, length in enumerate(lengths)]
-    shared = shared_out(rows, ranks)
+    shared = share_out(rows, ranks)
     assert len(shared) % ranks == 0 and len(shared) - len(rows) < ranks
     assert sorted(row.sample for row in shared if row.sample is not None) == list(range(len(rows)))
     assert all(not len(row.entries.place) for row in shared if row.sample is None)
@@ -105,7 +105,7 @@ def test_no_rank_has_more_tokens_than_another_by_more_than_the_longest_row_and_a
     lengths: list[int], ranks: int
 ) -> None:
     rows = [row_of(number, length) for number, length in enumerate(lengths * ranks)]
-    shared = shared_out(rows, ranks)
+    shared = share_out(rows, ranks)
     each = len(shared) // ranks
     tokens = [sum(len(row.tokens) for row in shared[rank * each : (rank + 1) * each]) for rank in range(ranks)]
     assert max(tokens) - min(tokens) <= 1.5 * max(lengths)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from astune.backbone.verl.trainer.limits import UNREAD
-from astune.backbone.verl.trainer.settings import OWNED, composed, settings_of
+from astune.backbone.verl.trainer.settings import OWNED, compose_settings, settings_of
 from astune.config.load import load_config
 from astune.errors import ConfigError, ModelError
 
@@ -25,7 +25,7 @@ def verl_config(tmp_path: Path, *overrides: str) -> Any:
     job = tmp_path / "job.yaml"
     job.write_text(JOB)
     loaded = load_config(job, list(overrides))
-    return composed(loaded, settings_of(loaded)).actor_rollout_ref
+    return compose_settings(loaded, settings_of(loaded)).actor_rollout_ref
 
 
 def test_verls_own_classes_take_what_is_made_for_a_cpu_and_for_gpus(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from verl.workers.config import CheckpointEngineConfig, FSDPActorConfig, Rollout
 from astune.backbone.memory.model_size import ModelSize
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.memory import estimate
-from astune.backbone.verl.trainer.settings import composed, settings_of
+from astune.backbone.verl.trainer.settings import compose_settings, settings_of
 from astune.config.load import load_config
 from astune.support.resources import tiny_model_dir, tutorial_dir
 
@@ -30,7 +30,7 @@ GPU = 80e9
 def test_verls_own_classes_take_the_file(name: str, gpus: int) -> None:
     # another model's folder, as these are not on this machine
     loaded = load_config(FOLDER / f"{name}.yaml", [f"astune.model.path={tiny_model_dir()}"])
-    config = composed(loaded, settings_of(loaded))
+    config = compose_settings(loaded, settings_of(loaded))
     demand = Demand.of(config)
     assert config.trainer.device == "cuda" and demand.training_gpus == gpus
     assert list(demand.problems()) == []

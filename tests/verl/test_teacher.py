@@ -18,7 +18,7 @@ from astune.backbone.losses.teacher import ApiTeacher
 from astune.backbone.ray_cluster.node_check import NodeQuestion, find_problems
 from astune.backbone.verl.engine import find_teacher
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.rows import rows_of, shared_out
+from astune.backbone.verl.trainer.rows import rows_of, share_out
 from astune.config.chat_models import TeacherConfig
 from astune.config.schema import AlgorithmConfig, AstuneConfig
 from astune.context_tracker.model_dir import copy_tokenizer
@@ -98,7 +98,7 @@ def test_any_samples_have_the_gradient_that_they_have_on_local(
     """`ranks`: as if shared out over so many, all of them played by this one."""
     begun.go_back()
     config = distilled(models[1], loss)
-    rows = shared_out(rows_of(samples, whole=False), ranks)
+    rows = share_out(rows_of(samples, whole=False), ranks)
     begun.gradient(verl_learner(begun, config).batch(rows))
     one, two = local_gradients(models[0], config, samples), begun.gradients()
     if any(bool(value.any()) for value in one.values()):

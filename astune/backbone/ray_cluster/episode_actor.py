@@ -28,7 +28,7 @@ from astune.training.ahead import Gate
 from astune.training.rollout_setup import workflow_setup
 from astune.training.rollout_workers.messages import EngineFailure, FromWorker
 from astune.training.rollout_workers.output import SentOutput, set_levels
-from astune.training.rollout_workers.worker import ForwardedNotes, played
+from astune.training.rollout_workers.worker import ForwardedNotes, play_and_pack
 from astune.types import Policy
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class EpisodeActor:
     async def _play(self, number: int, attempt: Attempt) -> bytes | EngineFailure | None:
         if number in self._stopped:
             return None
-        task = self._playing[number] = asyncio.create_task(played(attempt, self._setup, self._late[number]))
+        task = self._playing[number] = asyncio.create_task(play_and_pack(attempt, self._setup, self._late[number]))
         try:
             await asyncio.wait({task})
             return None if task.cancelled() else task.result()

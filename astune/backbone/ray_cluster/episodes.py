@@ -180,7 +180,7 @@ class RayWorker:
         if data is None:
             return None
         if isinstance(data, EngineFailure):
-            raise data.raised()
+            raise data.make_error()
         episode = read_episode(data, attempt)
         for turn in episode.turns[-1:]:
             self._remember([*turn.prompt_ids, *turn.output_ids])

@@ -46,7 +46,7 @@ class TrinityBackbone(Backbone):
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "astune.online", "verl"})
 
     def problems(self, loaded: LoadedConfig) -> Iterator[str]:
-        """How many tasks there are is found later: one step is an epoch here."""
+        """The number of tasks is found later: one step is an epoch here."""
         config = loaded.config.astune
         try:
             convert(loaded, Path(config.runs_dir), num_tasks=config.trainer.tasks_per_step)

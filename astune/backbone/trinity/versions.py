@@ -40,12 +40,12 @@ def require_trinity(*, tinker: bool = False, verl: bool = False, attention: str 
         problems.append("vllm is not installed, and Trinity 0.6.0 imports it whatever the engine; expected any version")
     problems += lacking(attention) if verl else ()
     if not problems:
-        problems += _broken_import()
+        problems += _find_broken_import()
     if problems:
         raise MissingDependency("--backbone=trinity cannot start:\n  - " + "\n  - ".join(problems) + f"\n{HOW}")
 
 
-def _broken_import() -> Iterator[str]:
+def _find_broken_import() -> Iterator[str]:
     """Trinity asks for less than it imports, so a module of some other package may be missing."""
     try:
         importlib.import_module("trinity.common.config")

@@ -75,8 +75,8 @@ class VerlBackbone(Backbone):
 
 
 def engine_of(loaded: LoadedConfig) -> LoadEngine:
-    """What starts the engine of a configuration. Raises ConfigError and MissingDependency for what can be found without
-    verl."""
+    """Give the function that starts the engine of a configuration. Raises ConfigError and MissingDependency for what
+    can be found without verl."""
     VerlBackbone().require_packages(loaded)
     os.environ.update(environment(cpu=on_cpu(loaded)))
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def engine_of(loaded: LoadedConfig) -> LoadEngine:
 
 
 def _settings(loaded: LoadedConfig) -> Settings:
-    """Of the run, or of its first stage. Raises ConfigError for any stage, before the first begins."""
+    """The settings of the run, or of its first stage. Raises ConfigError for any stage, before the first begins."""
     made = []
     for number, stage in enumerate(loaded.stages, start=1):
         try:

@@ -48,7 +48,7 @@ class Demand:
 
     @property
     def server_gpus(self) -> int:
-        """Those of their own."""
+        """GPUs that servers have for themselves."""
         return self.server_nodes * self.server_gpus_per_node
 
     @property
@@ -56,7 +56,7 @@ class Demand:
         return (self.server_gpus or self.training_gpus) // self.gpus_of_a_server
 
     def table(self, config: AstuneConfig) -> list[str]:
-        """What runs where, for people. A run that plays nothing has no servers."""
+        """Say what runs where, for people. A run that plays nothing has no servers."""
         servers, workers = needs_policy(config), config.rollout.workers
         where = f"{self.server_nodes} x {self.server_gpus_per_node} GPUs of their own"
         playing = [f"episodes          by {workers} workers, on all nodes by their CPUs"] if servers and workers else []
@@ -71,14 +71,14 @@ class Demand:
         ]
 
     def problems(self) -> Iterator[str]:
-        """What does not come out even."""
+        """Say what does not come out even."""
         keys = "verl.actor_rollout_ref.rollout.{tensor_model,pipeline_model,data}_parallel_size"
         gpus = self.server_gpus or self.training_gpus
         if gpus % self.gpus_of_a_server:
             yield f"{keys}: servers of {self.gpus_of_a_server} GPUs each do not fill {gpus}"
 
     def missing(self, nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        """What the nodes of a cluster lack."""
+        """Say what the nodes of a cluster lack."""
         there = ", ".join(
             f"{node['NodeManagerAddress']} has {_of(node, 'GPU')} GPUs and {_of(node, 'CPU')} CPUs" for node in nodes
         )

@@ -28,13 +28,13 @@ from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.ray_cluster.episodes import in_actors
 from astune.backbone.verl.cluster import ray_session
 from astune.backbone.verl.demand import Demand
-from astune.backbone.verl.memory import told
+from astune.backbone.verl.memory import describe_memory
 from astune.backbone.verl.processes import VerlProcesses
 from astune.backbone.verl.servers.policy import ServersPolicy
 from astune.backbone.verl.servers.publish import PublishedWeights
 from astune.backbone.verl.trainer.group import GroupWorkers
 from astune.backbone.verl.trainer.learner import VerlLearner
-from astune.backbone.verl.trainer.settings import as_it_runs, composed, model_folder, settings_of
+from astune.backbone.verl.trainer.settings import as_it_runs, compose_settings, model_folder, settings_of
 from astune.backbone.verl.trainer.value_model import value_architecture
 from astune.backbone.verl.trainer.worker import AstuneWorker
 from astune.config.chat_models import TeacherConfig
@@ -64,13 +64,13 @@ def load_engine(loaded: LoadedConfig, config: AstuneConfig) -> Engine:
     directory = resolve_base_dir(config.model.path)
     chat_format = load_chat_format(config.model, directory)
     loaded = as_it_runs(loaded, config)
-    settings = composed(loaded, settings_of(loaded))
+    settings = compose_settings(loaded, settings_of(loaded))
     fit_servers(config, settings, chat_format)
     teacher = find_teacher(config, directory)
     if rules_of(config.algorithm).needs_critic:
         value_architecture(AutoConfig.from_pretrained(directory))  # or an error that says that there is none
     where = Demand.of(settings).table(config)
-    for line in [*where, *told(config, settings, directory)]:
+    for line in [*where, *describe_memory(config, settings, directory)]:
         tell(line)
         log.info("%s", line)
     with ExitStack() as stack:

@@ -101,7 +101,7 @@ class VerlMemory:
         return self.server_weights + ROOM + self.per_token * self.length
 
     def tokens(self, gpu: float) -> int:
-        """That have their keys and values in a server at a time."""
+        """Most tokens that have their keys and values in a server at a time."""
         return max(int((self.used * gpu - ROOM - self.server_weights) / self.per_token), 0)
 
     def least_gpu(self) -> float:
@@ -114,7 +114,7 @@ class VerlMemory:
         return max(needs)
 
     def lacks(self, gpu: float) -> Iterator[Lack]:
-        """What does not fit into GPUs of `gpu` bytes."""
+        """Say what does not fit into GPUs of `gpu` bytes."""
         of_server = self.used * gpu
         learns = sum(self.learning.values()) + (of_server if self.stays else 0.0)
         answers = sum(self.resting.values()) + of_server
@@ -135,7 +135,7 @@ class VerlMemory:
             )
 
     def _too_much(self, learns: float, gpu: float) -> tuple[str, str, str]:
-        what = f"a worker takes about {show_bytes(learns)} of {show_bytes(gpu)} while it learns: {self._shown()}"
+        what = f"a worker takes about {show_bytes(learns)} of {show_bytes(gpu)} while it learns: {self._show_parts()}"
         largest = max(self.learning, key=lambda name: self.learning[name])
         if self.stays and self.used * gpu > self.learning[largest]:
             return f"{ROLLOUT}.free_cache_engine", what, "set it to true: servers then give their memory away"
@@ -146,12 +146,12 @@ class VerlMemory:
         remedy = f"take more, or set {ACTOR}.fsdp_config.offload_policy: true: weights and optimizer in main memory"
         return "verl.trainer.n_gpus_per_node", what, remedy
 
-    def _shown(self) -> str:
+    def _show_parts(self) -> str:
         return " + ".join(f"{name} {show_bytes(size)}" for name, size in self.learning.items())
 
     def table(self, gpu: float | None) -> list[str]:
-        """What each role takes, for people; `gpu` is the size of one, where that is known."""
-        lines = [f"a worker learns   in about {show_bytes(sum(self.learning.values()))}: {self._shown()}"]
+        """Say what each role takes, for people; `gpu` is the size of one, where that is known."""
+        lines = [f"a worker learns   in about {show_bytes(sum(self.learning.values()))}: {self._show_parts()}"]
         least = self.least_gpu()
         fits = "no GPU (gpu_memory_utilization)" if least == math.inf else f"GPUs of {show_bytes(least)} or more"
         fits = f"all of it fits    {fits}, by estimate"
@@ -169,18 +169,19 @@ class VerlMemory:
         return [*lines, of_each, fits]
 
     def on_cpu(self) -> Mapping[str, float]:
-        """What all processes take of a machine without GPUs, whose servers keep what they have while workers learn."""
+        """Bytes that all processes take of a machine without GPUs, whose servers keep what they have while workers
+        learn."""
         server = self.server_weights + self.per_token * self.length * self.conversations
         workers, servers = self.demand.training_gpus, self.demand.servers if self.plays else 0
         return {
-            f"{workers} training workers with {self._shown()} each": workers * sum(self.learning.values()),
+            f"{workers} training workers with {self._show_parts()} each": workers * sum(self.learning.values()),
             f"{servers} servers of weights and {self.conversations} x {self.length:,} positions": servers * server,
             f"{workers + servers} processes": float((workers + servers) * PROCESS),
         }
 
 
-def told(config: AstuneConfig, settings: Mapping[str, Any], directory: Path) -> list[str]:
-    """What a run says of its memory before it starts. `directory` has the model; GPUs are taken to be like those of
+def describe_memory(config: AstuneConfig, settings: Mapping[str, Any], directory: Path) -> list[str]:
+    """Say before a run starts how much memory it takes. `directory` has the model; GPUs are taken to be like those of
     this machine, where it has any."""
     length = settings["actor_rollout_ref"]["rollout"]["max_model_len"]
     try:

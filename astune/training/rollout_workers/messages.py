@@ -44,7 +44,7 @@ class EngineFailure:
             return cls(type(error).__name__, str(error))
         return cls(PolicyError.__name__, name_error(error))
 
-    def raised(self) -> Exception:
+    def make_error(self) -> Exception:
         error: Exception = getattr(errors, self.kind)(self.message)
         return error
 

@@ -75,7 +75,7 @@ class EpisodeProcess:
     async def begin(self) -> str:
         given, gives = _pipe(self._popen.stdin), _pipe(self._popen.stdout)
         self._pipe, _ = await self._loop.connect_write_pipe(asyncio.Protocol, given)
-        await self._loop.connect_read_pipe(lambda: _FromWorker(self._receive, self._lost), gives)
+        await self._loop.connect_read_pipe(lambda: _FromWorker(self._receive, self._end), gives)
         self._send(self._start)
         if error := await asyncio.shield(self._begun):
             await self.ended.wait()
@@ -119,7 +119,7 @@ class EpisodeProcess:
             raise
         episode = ended.result()
         if isinstance(episode, EngineFailure):
-            raise episode.raised()
+            raise episode.make_error()
         return episode
 
     async def leave(self) -> None:
@@ -198,7 +198,7 @@ class EpisodeProcess:
         self._answers.append((call.number, answer))
         self._flush_soon()
 
-    def _lost(self) -> None:
+    def _end(self) -> None:
         """The process has closed its end: it has ended, or is about to."""
         if not self._leaving:
             self._popen.kill()
@@ -221,14 +221,14 @@ class EpisodeProcess:
 
 class _FromWorker(asyncio.Protocol):
     def __init__(self, receive: Callable[[Any], None], lost: Callable[[], None]) -> None:
-        self._receive, self._lost, self._frames = receive, lost, Frames()
+        self._receive, self._end, self._frames = receive, lost, Frames()
 
     def data_received(self, data: bytes) -> None:
         for message in self._frames.add(data):
             self._receive(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost()
+        self._end()
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -116,14 +116,14 @@ class EpisodeWorker:
         if waiting is None or waiting.done():
             return
         if isinstance(answer, EngineFailure):
-            waiting.set_exception(answer.raised())
+            waiting.set_exception(answer.make_error())
         else:
             waiting.set_result(answer)
 
     async def _play(self, number: int, attempt: Attempt) -> None:
         data: bytes | EngineFailure | None = None
         try:
-            data = await played(attempt, self.setup, self._late[number])
+            data = await play_and_pack(attempt, self.setup, self._late[number])
         finally:
             del self._attempts[number], self._late[number]
             self._ended.append((number, data))
@@ -187,7 +187,9 @@ class ForwardedNotes(Notes):
         self._send(Noted(subject, text))
 
 
-async def played(attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None) -> bytes | EngineFailure:
+async def play_and_pack(
+    attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None
+) -> bytes | EngineFailure:
     """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that
     it met."""
     try:

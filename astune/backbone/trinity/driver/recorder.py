@@ -89,7 +89,7 @@ class Recorder:
             self.metrics.log(event.step, named)
             self.progress.evaluation_done(event.step, event.decoding, event.metrics)
         else:
-            self._logged(event)
+            self._take_figures(event)
 
     def _batch_done(self, event: Explored) -> None:
         """A group that Trinity's runners lost, to a fault of the machine rather than of an episode, is missing here."""
@@ -111,15 +111,15 @@ class Recorder:
     def log_dir(self) -> Path:
         return self.job_dir / "log"
 
-    def _logged(self, event: Logged) -> None:
+    def _take_figures(self, event: Logged) -> None:
         if "rollout/finished_task_count" in event.metrics and event.step in self._began:
             self._finished[event.step] = time.monotonic()
         if event.role == self.trainer and "astune/batch" in event.metrics:
-            self._trained(event)
+            self._take_step(event)
         else:
             self.metrics.log(event.step, {f"trinity/{name}": value for name, value in event.metrics.items()})
 
-    def _trained(self, event: Logged) -> None:
+    def _take_step(self, event: Logged) -> None:
         """A train step: its figures beside those of the batch it trained, in one line, as `local` logs them."""
         self.step, self.batch = event.step, int(event.metrics["astune/batch"])
         now = time.monotonic()
@@ -130,9 +130,9 @@ class Recorder:
             metrics["time/rollout"] = rollout_seconds
             metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / max(rollout_seconds, 1e-9)
             metrics["trinity/rows"] = float(explored.rows)
-        metrics |= renamed(event.metrics)
+        metrics |= rename_figures(event.metrics)
         if metrics.get("updates/skipped"):
-            metrics |= untrained(metrics)
+            metrics |= count_as_skipped(metrics)
         metrics["policy_version"] = float(event.step)
         metrics["time/step"] = now - (self._last_trained or now)
         self._last_trained = now
@@ -181,16 +181,16 @@ def go_back(recorder: Recorder, tasks_per_step: int) -> None:
     recorder.progress.note(f"going on from step {recorder.step} ({checkpoint})")
 
 
-def renamed(metrics: Mapping[str, float]) -> dict[str, float]:
+def rename_figures(metrics: Mapping[str, float]) -> dict[str, float]:
     """Trinity's figures under our names where they have one.
 
-    >>> renamed({"actor/pg_loss": 0.5, "sample/task_count": 4.0, "astune/batch": 1.0})
+    >>> rename_figures({"actor/pg_loss": 0.5, "sample/task_count": 4.0, "astune/batch": 1.0})
     {'loss': 0.5, 'trinity/sample/task_count': 4.0}
     """
     return {NAMES.get(name, f"trinity/{name}"): value for name, value in metrics.items() if name != "astune/batch"}
 
 
-def untrained(metrics: Mapping[str, float]) -> dict[str, float]:
+def count_as_skipped(metrics: Mapping[str, float]) -> dict[str, float]:
     """The figures of a train step whose update was thrown away: its tokens count as left out."""
     lost = metrics.get("tokens/trained", 0.0)
     none = dict.fromkeys(("tokens/trained", "tokens/trained_inexact", "tokens/loss_terms", "weight_sum"), 0.0)

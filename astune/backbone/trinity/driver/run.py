@@ -153,7 +153,7 @@ class TrinityRun:
         self._watch = LogWatch(Path(self.config.log.save_dir))
         # a launcher that waits for a dead actor must not keep this process alive
         thread = threading.Thread(target=self._launch, name="trinity", daemon=True)
-        with on_ctrl_c(self._interrupted):
+        with on_ctrl_c(self._interrupt):
             thread.start()
             failed = self._supervise(thread)
         self._settle()
@@ -167,7 +167,7 @@ class TrinityRun:
         except Exception as error:
             self._outcome.append(error)
 
-    def _interrupted(self) -> None:
+    def _interrupt(self) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
             self._mailbox.stop.remote()

@@ -43,14 +43,14 @@ class SamplesOperator(ExperienceOperatorV1):  # type: ignore[misc]
         if not exps:
             return [], {}
         groups, runs = unpack_groups(exps)
-        samples, receipt, metrics = self.learned_from(groups)
+        samples, receipt, metrics = self.learn_from(groups)
         rows = experiences_of(samples, runs, multiple=self._rows_multiple, temperature=self._config.rollout.temperature)
         batch = int(exps[0].eid.batch)
         post(Explored(batch, len(groups), rollout_metrics(groups) | metrics, receipt, len(rows)))
         return as_batch(rows, batch, self._trainer), {"samples": float(len(samples))}
 
-    def learned_from(self, groups: Sequence[Group]) -> tuple[list[Sample], Receipt, dict[str, float]]:
-        """What a batch teaches, after the rules over its groups, and the figures of these."""
+    def learn_from(self, groups: Sequence[Group]) -> tuple[list[Sample], Receipt, dict[str, float]]:
+        """Make the samples of a batch, after the rules over its groups, and the figures of these."""
         ruled = self._rules(groups)
         samples, receipt = to_samples(ruled.groups, self._advantage, weighting_for(self._config), ruled.left_out)
         if self._config.monitor.check_invariants:

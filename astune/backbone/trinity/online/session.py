@@ -28,7 +28,7 @@ from trinity.common.experience import Experience
 from astune.backbone.trinity.conversion.convert import Converted
 from astune.backbone.trinity.conversion.online import convert_online
 from astune.backbone.trinity.driver.outcome import LogWatch
-from astune.backbone.trinity.driver.recorder import renamed
+from astune.backbone.trinity.driver.recorder import rename_figures
 from astune.backbone.trinity.driver.run import GRACE, POLL, ray_session, set_environment, start_tinker, trinity_config
 from astune.backbone.trinity.shared.events import Logged
 from astune.backbone.trinity.shared.mailbox import open_mailbox
@@ -146,7 +146,7 @@ class TrinitySession:
         while True:
             for event in await self._mailbox.take.remote(AT_ONCE):
                 if isinstance(event, Logged) and event.step == self._step:
-                    return Trained(renamed(event.metrics), self._take_saved())
+                    return Trained(rename_figures(event.metrics), self._take_saved())
             self._check()
             await asyncio.sleep(POLL)
 

@@ -61,7 +61,7 @@ class ShardedAdapter:
         ]
         self._put([tensor.to_local() for tensor in sent])
 
-    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def list_merged(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the base by its own name, with the adapter in it. All ranks go through it together."""
         scaling = self._settings.lora_alpha / self._settings.r
         for name, weight in _base(self._module):

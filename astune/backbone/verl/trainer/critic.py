@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from astune.backbone.losses.critic import Appraisal, appraise
 from astune.backbone.verl.trainer.loss import OLD_VALUES, RETURNS
-from astune.backbone.verl.trainer.rows import batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
+from astune.backbone.verl.trainer.rows import batch_of, of_entries, of_rows, of_samples, rows_of, share_out
 from astune.config.algorithm import CriticConfig
 from astune.types import Sample
 
@@ -47,14 +47,14 @@ class ShardedCritic:
 
     def judge(self, samples: Sequence[Sample]) -> Appraisal:
         """Values as they are, and by them the advantage and the return of every trained token."""
-        rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
+        rows = share_out(rows_of(samples, whole=False), self._workers.ranks)
         values = self._workers.values(self._batch_of(rows, learn=False))
         found = of_samples(of_entries(values, rows), rows, len(samples))
         return appraise(samples, [torch.tensor(each) for each in found], self._config)
 
     def batch(self, samples: Sequence[Sample], judged: Appraisal) -> TensorDict:
         """The batch that the workers' critic learns from."""
-        rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
+        rows = share_out(rows_of(samples, whole=False), self._workers.ranks)
         columns = {RETURNS: of_rows(judged.returns, rows), OLD_VALUES: of_rows(judged.values, rows)}
         return self._batch_of(rows, more=columns)
 

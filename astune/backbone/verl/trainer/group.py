@@ -38,7 +38,7 @@ class GroupWorkers:
         with self._failing_loudly():
             self._make_room()
             self._group.optimizer_zero_grad()
-            return told_by_all(self._group.forward_backward(batch).get())
+            return read_metrics(self._group.forward_backward(batch).get())
 
     def step(self, learning_rate: float) -> float:
         with self._failing_loudly():
@@ -58,7 +58,7 @@ class GroupWorkers:
     def figures(self, batch: TensorDict) -> Mapping[str, Any]:
         with self._failing_loudly():
             self._make_room()
-            return told_by_all(self._group.compute_log_prob(batch))
+            return read_metrics(self._group.compute_log_prob(batch))
 
     def values(self, batch: TensorDict) -> torch.Tensor:
         with self._failing_loudly():
@@ -68,7 +68,7 @@ class GroupWorkers:
 
     def critic_gradient(self, batch: TensorDict) -> Mapping[str, Any]:
         with self._failing_loudly():
-            return told_by_all(self._group.critic_gradient(batch))
+            return read_metrics(self._group.critic_gradient(batch))
 
     def critic_step(self, learning_rate: float) -> float:
         with self._failing_loudly():
@@ -93,7 +93,7 @@ class GroupWorkers:
                 raise
 
 
-def told_by_all(gathered: TensorDict) -> Mapping[str, Any]:
+def read_metrics(gathered: TensorDict) -> Mapping[str, Any]:
     """The metrics of a batch. Every rank tells those of all ranks and, among them, the memory it takes itself: verl
     gives one mapping where that is the same by chance, else one for each row."""
     metrics = tensordict_utils.get(gathered, "metrics")

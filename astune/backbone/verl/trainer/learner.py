@@ -19,7 +19,7 @@ from astune.backbone.losses.critic import Appraisal
 from astune.backbone.losses.teacher import ApiTeacher
 from astune.backbone.verl.trainer.critic import CriticWorkers, ShardedCritic
 from astune.backbone.verl.trainer.loss import BESIDE, FIGURE
-from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, shared_out
+from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, of_rows, of_samples, rows_of, share_out
 from astune.config.rules.method import rules_of
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
@@ -100,12 +100,12 @@ class VerlLearner:
         played = [sample for sample in samples if not sample.imitated]
         judged = self._critic.judge(played) if self._critic is not None and played else None
         warming_up = judged is not None and self.updates < self._algorithm.critic.warmup_updates
-        rows = shared_out(rows_of(samples, whole=self._whole), self._workers.ranks)
+        rows = share_out(rows_of(samples, whole=self._whole), self._workers.ranks)
         batch = self.batch(rows, taught, judged)
         metrics = self._workers.figures(batch) if warming_up else self._workers.gradient(batch)
         loss = float(metrics["loss"])
         figures = {
-            name.removeprefix(FIGURE): summed(parts) for name, parts in metrics.items() if name.startswith(FIGURE)
+            name.removeprefix(FIGURE): add_up(parts) for name, parts in metrics.items() if name.startswith(FIGURE)
         }
         self.updates += 1
         norm = self._step(learning_rate, warming_up=warming_up) if math.isfinite(loss) else math.nan
@@ -145,7 +145,7 @@ class VerlLearner:
         taught: Sequence[Sequence[float]] | None = None,
         judged: Appraisal | None = None,
     ) -> TensorDict:
-        """What the workers learn from, by what a teacher or the critic has said of it. They are asked for what the
+        """Make what the workers learn from, by what a teacher or the critic has said of it. They are asked for what the
         model beside the one in training says, if there is one."""
         more: dict[str, Sequence[np.ndarray]] = {}
         if judged is not None:
@@ -171,8 +171,8 @@ class VerlLearner:
         return await finished(partial(self.scores, samples, reference=reference))
 
     def scores(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
-        """What `logprobs` gives, without a thread of its own."""
-        rows = shared_out(rows_of(samples, whole=False), self._workers.ranks)
+        """The same as `logprobs`, without a thread of its own."""
+        rows = share_out(rows_of(samples, whole=False), self._workers.ranks)
         values = self._infer(rows, beside=reference)
         return [*of_samples(of_entries(values, rows), rows, len(samples))]
 
@@ -208,11 +208,11 @@ class VerlLearner:
 
 
 def needs_whole_rows(algorithm: AlgorithmConfig) -> bool:
-    """Whether the loss of a token depends on the other tokens of its row."""
+    """True if the loss of a token depends on the other tokens of its row."""
     over_rows = algorithm.loss == "gspo" or (algorithm.kl_beta > 0 and algorithm.kl_in == "reward")
     return rules_of(algorithm).loss != "likelihood" and over_rows
 
 
-def summed(parts: Any) -> float:
-    """What the micro-batches of all ranks add up to: verl gives numbers, or lists of such."""
-    return math.fsum(summed(part) for part in parts) if isinstance(parts, list) else float(parts)
+def add_up(parts: Any) -> float:
+    """Add up the parts of all micro-batches and ranks: verl gives numbers, or lists of such."""
+    return math.fsum(add_up(part) for part in parts) if isinstance(parts, list) else float(parts)

@@ -72,12 +72,12 @@ def objectives(
     beside: torch.Tensor | None,
     imitated: torch.Tensor,
 ) -> list[Objective]:
-    """Those of the entries that are imitated (e,), and of the others. A micro-batch may have both, or neither. `beside`
-    (e,) are the log-probabilities under the teacher, or the reference."""
+    """The objectives of the entries that are imitated (e,), and of the others. A micro-batch may have both, or neither.
+    `beside` (e,) are the log-probabilities under the teacher, or the reference."""
     kind = rules_of(config).loss
     if kind == "likelihood":
         return [likelihood_objective(entries, weight, entropy)]
-    played = _chosen(entries, ~imitated)
+    played = _choose(entries, ~imitated)
     held = None if beside is None else beside[~imitated]
     if kind == "teacher":
         assert held is not None, "the learner asks the teacher first"
@@ -85,11 +85,11 @@ def objectives(
     else:
         parts = [policy_objective(played, weight[~imitated], entropy[~imitated], held, config)]
     if bool(imitated.any()):
-        parts.append(likelihood_objective(_chosen(entries, imitated), weight[imitated], entropy[imitated]))
+        parts.append(likelihood_objective(_choose(entries, imitated), weight[imitated], entropy[imitated]))
     return parts
 
 
-def _chosen(entries: Entries, chosen: torch.Tensor) -> Entries:
+def _choose(entries: Entries, chosen: torch.Tensor) -> Entries:
     return replace(
         entries,
         logprob=entries.logprob[chosen],
@@ -103,7 +103,7 @@ def _chosen(entries: Entries, chosen: torch.Tensor) -> Entries:
 def critic_loss(
     config: CriticConfig, model_output: Mapping[str, torch.Tensor], data: TensorDict, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """As `astune_loss`, of the critic."""
+    """The same for the critic as `astune_loss` for the policy."""
     mask = data["loss_mask"].values().bool()
     value = model_output["values"].values()[mask.roll(-1)].float()
     returns, old, weight = (data[name].values()[mask] for name in (RETURNS, OLD_VALUES, "weight"))

@@ -66,7 +66,7 @@ def rows_of(samples: Sequence[Sample], *, whole: bool) -> list[SampleRow]:
     return rows
 
 
-def shared_out(rows: Sequence[SampleRow], ranks: int) -> list[SampleRow]:
+def share_out(rows: Sequence[SampleRow], ranks: int) -> list[SampleRow]:
     """The same rows and fillers in the order of the ranks: equally many each, of about equally many tokens."""
     most = -(-len(rows) // ranks)
     piles: list[list[SampleRow]] = [[] for _ in range(ranks)]

@@ -1,8 +1,8 @@
 """verl's configuration for a run, with the origin of every value.
 
 Later ones win: `default_config/verl_default.yaml`, on a CPU `verl_cpu.yaml`, what is converted from `astune.*` as the
-schema says of each key (`OnVerl`), the section `verl:` of the user's file. Only `composed` imports verl, so that
-`astune config convert --backbone verl` runs without it.
+schema says of each key (`OnVerl`), the section `verl:` of the user's file. Only `compose_settings` imports verl, so
+that `astune config convert --backbone verl` runs without it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def server(self) -> str:
-        """What answers episodes."""
+        """The name of what answers episodes."""
         return str(self.tree["actor_rollout_ref"]["rollout"]["name"])
 
     @property
@@ -111,8 +111,8 @@ def settings_of(loaded: LoadedConfig) -> Settings:
     """Raises `ConfigError` with every key that would have no effect, each with its place and what to do instead."""
     users = {key: value for key, value in leaves(loaded.config.verl) if value != {}}  # empty sections set nothing
     if problems := [
-        *_unsupported(loaded),
-        *_owned(loaded, users),
+        *_find_unsupported(loaded),
+        *_find_owned(loaded, users),
         *clashes(loaded, "verl", users, read_shipped(DEFAULTS)),
     ]:
         raise ConfigError("\n".join(problems))
@@ -143,7 +143,7 @@ def settings_of(loaded: LoadedConfig) -> Settings:
     return Settings(tree, origins)
 
 
-def _unsupported(loaded: LoadedConfig) -> Iterator[str]:
+def _find_unsupported(loaded: LoadedConfig) -> Iterator[str]:
     for key, rule in fates(OnVerl).items():
         value = value_at(loaded.config, key)
         why = rule.refused.get(str(value), rule.unsupported if loaded.differs_from_default(key) else "")
@@ -151,7 +151,7 @@ def _unsupported(loaded: LoadedConfig) -> Iterator[str]:
             yield f"{loaded.where(key)}: got {value!r}: {why}"
 
 
-def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
+def _find_owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
     for key in users:
         for owned, ours in OWNED.items():
             if covers([owned], key):
@@ -159,21 +159,21 @@ def _owned(loaded: LoadedConfig, users: Mapping[str, Any]) -> Iterator[str]:
 
 
 def on_cpu(loaded: LoadedConfig) -> bool:
-    """Whether everything is computed on CPUs. The model that ships is made for one; any other is taken for one that
+    """True if everything is computed on CPUs. The model that ships is made for one; any other is taken for one that
     wants GPUs, wherever the run is started: a cluster's GPUs need not be in that machine."""
     model = loaded.config.astune.model
     return model.device == "cpu" or (model.device == "auto" and model.path == "tiny")
 
 
 def as_it_runs(loaded: LoadedConfig, config: AstuneConfig) -> LoadedConfig:
-    """What was loaded, with ASTune's section as it runs now. The model of a later stage is a checkpoint of the run,
+    """Give what was loaded ASTune's section as it runs now. The model of a later stage is a checkpoint of the run,
     which does not say where the run computes."""
     if on_cpu(loaded):
         config = config.model_copy(update={"model": config.model.model_copy(update={"device": "cpu"})})
     return replace(loaded, config=loaded.config.model_copy(update={"astune": config}))
 
 
-def composed(loaded: LoadedConfig, settings: Settings) -> Any:
+def compose_settings(loaded: LoadedConfig, settings: Settings) -> Any:
     """verl's whole configuration (an OmegaConf tree). Raises `ConfigError` for every key of the user's section that
     verl does not know."""
     import verl
@@ -238,8 +238,8 @@ def _fields(known: Any) -> list[str]:
 
 
 def own_tokens(path: str) -> dict[str, Any]:
-    """What the model's own configuration says of its special tokens. By itself verl takes those of the tokenizer: a
-    padding token that the model does not know as one would no longer be learned where a text has it, and checkpoints
+    """Read what the model's own configuration says of its special tokens. By itself verl takes those of the tokenizer:
+    a padding token that the model does not know as one would no longer be learned where a text has it, and checkpoints
     would say other things than the model they came of."""
     from transformers import AutoConfig
 
@@ -279,14 +279,14 @@ def _attention(value: str, loaded: LoadedConfig) -> str:
 
 
 def model_folder(path: str) -> str:
-    """Where verl finds a model: a folder or a hub id. Of an adapter that is where its base is."""
+    """The place where verl finds a model: a folder or a hub id; of an adapter, that of its base."""
     adapter = adapter_dir(path)
     name = path if adapter is None else base_name(adapter)
     return str(tiny_model_dir()) if name == "tiny" else name
 
 
 def _precisions(value: str, loaded: LoadedConfig) -> dict[str, str] | None:
-    """What verl computes in; it keeps the weights that are trained in float32 whatever this says."""
+    """Precisions of computing; verl keeps the weights that are trained in float32 whatever this says."""
     if value == "auto":
         return None
     name = {"float32": "fp32", "bfloat16": "bf16"}[value]

@@ -85,7 +85,7 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
             begin = find_begun_adapter(self._model)
             self.adapter = ShardedAdapter(engine.module, self._model.lora, self.config.model.path, begin)
             if not self._is_rollout:  # verl would send the adapter nowhere, or all weights in bfloat16
-                engine.get_per_tensor_param = self._merged
+                engine.get_per_tensor_param = self._list_merged
         if self.ref is None:
             self.set_dispatch_collect(mesh_name="ref", **self.actor.get_dispatch_collect())
         self.set_loss(self._algorithm)
@@ -150,10 +150,10 @@ class AstuneWorker(TinkerActorRolloutRefWorker):  # type: ignore[misc]
             save_optimizer(self.critic.engine, critic)
         dist.barrier()
 
-    def _merged(self, **how: Any) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
-        """What servers in processes of their own get: all weights, with the adapter in them."""
+    def _list_merged(self, **how: Any) -> tuple[Iterator[tuple[str, torch.Tensor]], None]:
+        """List what servers in processes of their own get: all weights, with the adapter in them."""
         assert self.adapter is not None
-        return unfuse_moe_params(self.adapter.merged(), self.actor.engine.module.config.model_type), None
+        return unfuse_moe_params(self.adapter.list_merged(), self.actor.engine.module.config.model_type), None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def load_all(self, folder: str) -> None:
