@@ -14,7 +14,7 @@ from astune.support.resources import tiny_model_dir
 from astune.token_ids import TokenIds
 from astune.training.rollout_workers.messages import (
     EngineFailure,
-    Frames,
+    FrameReader,
     Printed,
     frame,
     pack_episode,
@@ -50,8 +50,10 @@ def test_long_episodes_take_room_for_their_last_prompt_only() -> None:
 def test_messages_come_whole_from_any_pieces(lines: list[str], size: int) -> None:
     messages = [Printed(line, to_stderr=False) for line in lines]
     data = b"".join(map(frame, messages))
-    frames = Frames()
-    found = [message for at in range(0, len(data), size) for message in frames.add(data[at : at + size])]
+    found: list[Printed] = []
+    reader = FrameReader(found.append)
+    for at in range(0, len(data), size):
+        reader.data_received(data[at : at + size])
     assert found == messages
 
 

@@ -127,8 +127,8 @@ class RayWorker:
 
     async def begin(self) -> str:
         try:
-            await asyncio.wait_for(_wait_for(self._actor.__ray_ready__.remote()), LONGEST_START)
-            error = await _wait_for(self._actor.open.remote())
+            await asyncio.wait_for(self._actor.__ray_ready__.remote(), LONGEST_START)
+            error = await self._actor.open.remote()
         except asyncio.TimeoutError:
             error = f"it has not begun after {LONGEST_START:.0f} s; see `ray status` and Ray's logs there"
         except ray.exceptions.RayError as raised:
@@ -146,7 +146,7 @@ class RayWorker:
         """Let no model call begin there before `release` of this number, which grows; returns once none is under way,
         or the worker has ended."""
         try:
-            await _wait_for(self._actor.hold.remote(number))
+            await self._actor.hold.remote(number)
         except ray.exceptions.RayError as error:
             self._end(_explain(error))
 
@@ -171,7 +171,7 @@ class RayWorker:
 
     async def _play(self, number: int, attempt: Attempt) -> Episode | None:
         try:
-            data = await _wait_for(self._actor.play.remote(number, attempt))
+            data = await self._actor.play.remote(number, attempt)
         except ray.exceptions.RayTaskError as error:
             raise TrainingError(f"{attempt.episode_id} could not be played: {name_error(error.cause)}") from error
         except ray.exceptions.RayError as error:
@@ -197,7 +197,7 @@ class RayWorker:
     async def _listen(self) -> None:
         """Repeat the messages of the worker until it ends; a worker that is lost is noticed here, if not before."""
         try:
-            while said := await _wait_for(self._actor.take_messages.remote()):
+            while said := await self._actor.take_messages.remote():
                 for message in said:
                     repeat(message, self._notes, self._name)
         except ray.exceptions.RayError as error:
@@ -216,11 +216,6 @@ class RayWorker:
 def _explain(error: Exception) -> str:
     """Shorten Ray's message about a worker that is lost: without its list of possible causes."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".partition(" Some common causes")[0]
-
-
-async def _wait_for(answer: Any) -> Any:
-    """Wait for the answer of an actor; `answer` is Ray's reference, which can be awaited but is no coroutine."""
-    return await answer
 
 
 def _take_error(playing: asyncio.Future[Any]) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 from astune.support.resources import PACKAGE
 from astune.support.visible import log_as_server
@@ -27,20 +27,25 @@ LAST_LINES = 20
 def start_child(module: str, given: Mapping[str, Any], stderr: int | IO[str]) -> subprocess.Popen[str]:
     """Start `python -m module`, which calls `read_from_parent`, in a session of its own: Ctrl-C is for the parent,
     which still needs the server to end its work."""
-    places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+        env=child_environment(),
         start_new_session=True,
     )
     with contextlib.suppress(BrokenPipeError):  # it ended at once: who waits for its address will hear of that
         pipe(process.stdin).write(json.dumps(given) + "\n")
         pipe(process.stdin).flush()
     return process
+
+
+def child_environment() -> dict[str, str]:
+    """The variables of a Python process that finds ASTune where this one does."""
+    places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def stop_child(process: subprocess.Popen[str], seconds: float) -> None:
@@ -61,7 +66,7 @@ def describe_end(what: str, process: subprocess.Popen[str], log: Path) -> str:
     return "\n  ".join([f"{what} (exit code {process.returncode}); the end of {log}:", *lines])
 
 
-def pipe(stream: IO[str] | None) -> IO[str]:
+def pipe(stream: IO[AnyStr] | None) -> IO[AnyStr]:
     """A stream that was asked for with `PIPE`."""
     assert stream is not None
     return stream

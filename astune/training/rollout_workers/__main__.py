@@ -20,7 +20,7 @@ from astune.support.concurrency import run_and_leave
 from astune.support.visible import make_logs_visible
 from astune.training.rollout_workers.messages import (
     CutOff,
-    Frames,
+    FrameReader,
     FromWorker,
     Leave,
     Ready,
@@ -68,7 +68,9 @@ class Wire:
 async def serve(wire: Wire) -> None:
     """Take messages in until the last one."""
     inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: Inbox(inbox), os.fdopen(wire.reading, "rb"))
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: FrameReader(inbox.put_nowait), os.fdopen(wire.reading, "rb")
+    )
     start = await inbox.get()
     assert isinstance(start, Start)
     sys.path[:] = start.import_path
@@ -95,15 +97,6 @@ async def _work(worker: EpisodeWorker, inbox: asyncio.Queue[ToWorker]) -> None:
             worker.cut_off(message.attempt)
         elif isinstance(message, Leave):
             return
-
-
-class Inbox(asyncio.Protocol):
-    def __init__(self, messages: asyncio.Queue[ToWorker]) -> None:
-        self._messages, self._frames = messages, Frames()
-
-    def data_received(self, data: bytes) -> None:
-        for message in self._frames.add(data):
-            self._messages.put_nowait(message)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import pickle
 from collections.abc import Callable, Mapping
@@ -142,13 +143,14 @@ def frame(message: ToWorker | FromWorker) -> bytes:
     return len(data).to_bytes(HEAD, "big") + data
 
 
-class Frames:
-    """Messages from the pieces in which a pipe gives them."""
+class FrameReader(asyncio.Protocol):
+    """Gives the messages that come through a pipe to `receive`, one by one, and calls `close` when it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, receive: Callable[[Any], None], close: Callable[[], None] = lambda: None) -> None:
+        self._receive, self._close = receive, close
         self._unread = bytearray()
 
-    def add(self, data: bytes) -> list[Any]:
+    def data_received(self, data: bytes) -> None:
         self._unread += data
         found, place = [], 0
         while len(self._unread) - place >= HEAD:
@@ -158,7 +160,11 @@ class Frames:
             found.append(pickle.loads(memoryview(self._unread)[place + HEAD : end].tobytes()))
             place = end
         del self._unread[:place]
-        return found
+        for message in found:
+            self._receive(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close()
 
 
 def pack_episode(episode: Episode) -> bytes:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import IO, Any
 
 from astune.rollout.rounds import Due, Rounds, Ticket
 from astune.rollout.setup import Attempt, late_before
 from astune.rollout.time_limit import CANCEL_GRACE
-from astune.support.resources import PACKAGE
+from astune.support.http.child_server import child_environment, pipe
 from astune.token_ids import TokenIds
 from astune.training.rollout_workers.messages import (
     CutOff,
     EngineFailure,
-    Frames,
+    FrameReader,
     FromWorker,
     Leave,
     ModelCall,
@@ -62,20 +59,19 @@ class EpisodeProcess:
         self._answers: list[tuple[int, Generation | EngineFailure]] = []
         self._flushing = False
         self._leaving = False
-        places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         self._popen = subprocess.Popen(
             [sys.executable, "-m", __package__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+            env=child_environment(),
             start_new_session=True,  # Ctrl-C is for the run, which tells it what to do
         )
 
     async def begin(self) -> str:
-        given, gives = _pipe(self._popen.stdin), _pipe(self._popen.stdout)
+        given, gives = pipe(self._popen.stdin), pipe(self._popen.stdout)
         self._pipe, _ = await self._loop.connect_write_pipe(asyncio.Protocol, given)
-        await self._loop.connect_read_pipe(lambda: _FromWorker(self._receive, self._end), gives)
+        await self._loop.connect_read_pipe(lambda: FrameReader(self._receive, self._end), gives)
         self._send(self._start)
         if error := await asyncio.shield(self._begun):
             await self.ended.wait()
@@ -217,20 +213,3 @@ class EpisodeProcess:
         if not self._begun.done():
             self._begun.set_result(f"a worker of astune.rollout.workers died as it began: {self._how()}")
         self.ended.set()
-
-
-class _FromWorker(asyncio.Protocol):
-    def __init__(self, receive: Callable[[Any], None], lost: Callable[[], None]) -> None:
-        self._receive, self._end, self._frames = receive, lost, Frames()
-
-    def data_received(self, data: bytes) -> None:
-        for message in self._frames.add(data):
-            self._receive(message)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None
-    return stream
