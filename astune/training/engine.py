@@ -81,7 +81,7 @@ async def await_unless_lost(work: Awaitable[T], lost: Awaitable[TrainingError]) 
     finally:
         gone.cancel()
         task.cancel()
-        await asyncio.wait({task, gone})
+        await asyncio.gather(task, gone, return_exceptions=True)  # what they say of it is not news
 
 
 @dataclass(frozen=True)

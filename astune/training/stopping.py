@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 from astune.errors import CtrlC, RunFolderError, SetupError, StoreError, TrainingError
 from astune.support.signals import on_ctrl_c
 from astune.training.checkpoints import save, sync_logs
+from astune.training.engine import await_unless_lost
 from astune.training.loop import train
 from astune.training.run import Run
 
@@ -32,7 +33,7 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
     it, the steps that are done are saved; a second Ctrl-C ends the run at once, and a third one the process, whatever
     goes on in it."""
     loop = asyncio.get_running_loop()
-    task, lost = asyncio.ensure_future(train(run)), asyncio.ensure_future(run.lost())
+    task, lost = asyncio.ensure_future(train(run)), run.lost()
     stopped = 0
 
     def stop() -> None:
@@ -45,7 +46,14 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
         loop.call_soon_threadsafe(task.cancel)
 
     with on_ctrl_c(stop):
-        status, error = await _wait_for_end(task, lost)
+        status: Status = "completed"
+        error: Exception | None = None
+        try:
+            await await_unless_lost(task, lost)
+        except asyncio.CancelledError:
+            status = "interrupted"
+        except Exception as stopped_by:
+            status, error = "failed", stopped_by
         if not isinstance(error, RunFolderError | StoreError):
             try:
                 save(run)
@@ -58,24 +66,3 @@ async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
         run.progress.note(f"stopped: {error}")
         error = None
     return status, error
-
-
-async def _wait_for_end(
-    task: asyncio.Future[None], lost: asyncio.Future[TrainingError]
-) -> tuple[Status, Exception | None]:
-    """Wait until `task` ends, by itself or because the engine was lost meanwhile."""
-    either: set[asyncio.Future[Any]] = {task, lost}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # what it says of it is not news
-            return "failed", lost.result()
-        await task
-    except asyncio.CancelledError:
-        return "interrupted", None
-    except Exception as error:
-        return "failed", error
-    finally:
-        lost.cancel()
-    return "completed", None

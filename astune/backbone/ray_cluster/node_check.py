@@ -21,6 +21,7 @@ from astune.plugins import NO_BUILTIN, load_plugin
 from astune.task_judge.registry import find_judge
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+MODEL = "astune.model.path"
 REMEDY = "put the model on a path that every node sees, or name a hub id"
 REACH = "install the package that has it on every node, or put the file where every node sees it under this path"
 
@@ -42,7 +43,10 @@ class NodeQuestion(NamedTuple):
 def find_problems(question: NodeQuestion) -> list[str]:
     """The problems this machine has, each with the key and the remedy."""
     config = AstuneConfig.model_validate_json(question.config)
-    models = (*_check_model(config, question.model), *_check_teacher(config))
+    teacher = config.algorithm.teacher
+    models = list(_check_folder(Path(question.model)) if question.model else _check_hub(config.model.path, MODEL))
+    if isinstance(teacher, str):  # one in a folder, or on the hub, is loaded by every training worker
+        models += _check_hub(teacher, TEACHER)
     folder = _check_run_folder(question.mark)
     return [*_check_plugins(config), *_check_files(config), *models, *folder, *lacking(question.attention)]
 
@@ -81,35 +85,22 @@ def _check_files(config: AstuneConfig) -> Iterator[str]:
             yield f"{key}: there is no file {path}; put it where every node sees it under this path"
 
 
-def _check_model(config: AstuneConfig, folder: str) -> Iterator[str]:
-    """Tokenizer and template are read by every runner, weights by every engine."""
-    if folder:
-        yield from (f"astune.model.path: {problem}; {REMEDY}" for problem in _check_folder(Path(folder)))
-        return
+def _check_hub(path: str, key: str) -> Iterator[str]:
     try:
-        resolve_model_dir(config.model.path, weights=False)
-    except ModelError as error:
-        yield f"{error}; {REMEDY}"
-
-
-def _check_teacher(config: AstuneConfig) -> Iterator[str]:
-    """A teacher in a folder is loaded by every training worker."""
-    if not isinstance(config.algorithm.teacher, str):
-        return
-    try:
-        resolve_model_dir(config.algorithm.teacher, weights=False, key=TEACHER)
+        resolve_model_dir(path, weights=False, key=key)
     except ModelError as error:
         yield f"{error}; {REMEDY}"
 
 
 def _check_folder(folder: Path) -> Iterator[str]:
+    """Tokenizer and template are read by every runner, weights by every engine."""
     if not folder.is_dir():
-        yield f"there is no folder {folder}"
+        yield f"{MODEL}: there is no folder {folder}; {REMEDY}"
         return
     if not (folder / "config.json").is_file():
-        yield f"{folder} has no config.json"
+        yield f"{MODEL}: {folder} has no config.json; {REMEDY}"
     if not any((folder / name).is_file() for name in TOKENIZERS):
-        yield f"{folder} has no tokenizer"
+        yield f"{MODEL}: {folder} has no tokenizer; {REMEDY}"
 
 
 def _check_run_folder(mark: str) -> Iterator[str]:

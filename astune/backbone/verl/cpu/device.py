@@ -34,33 +34,19 @@ __all__ = [
 ]
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def count_nothing(device: Any = None) -> int:
     return 0
 
 
-def max_memory_reserved(device: Any = None) -> int:
-    return 0
+def do_nothing(device: Any = None) -> None: ...
 
 
-def memory_allocated(device: Any = None) -> int:
-    return 0
-
-
-def memory_reserved(device: Any = None) -> int:
-    return 0
+max_memory_allocated = max_memory_reserved = memory_allocated = memory_reserved = count_nothing
+reset_peak_memory_stats = empty_cache = ipc_collect = do_nothing
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     return 0, 0
-
-
-def reset_peak_memory_stats(device: Any = None) -> None: ...
-
-
-def empty_cache() -> None: ...
-
-
-def ipc_collect() -> None: ...
 
 
 def get_device_name(device: Any = None) -> str:
