@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astune.backbone.ray_cluster.episodes import WorkersByNode
-from astune.backbone.verl.cluster import out_of_reach
 from astune.backbone.verl.demand import Demand
+from astune.backbone.verl.engine import out_of_reach
 from astune.config.schema import AstuneConfig
 
 

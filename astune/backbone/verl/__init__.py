@@ -1,9 +1,8 @@
 """The verl backbone: ASTune's own loop over verl's engines on Ray.
 
     backbone.py      the run: what has to be installed, what is checked and set before verl is imported
-    engine.py        workers and servers started, and put together for the loop
+    engine.py        Ray joined, workers and servers started, and put together for the loop
     demand.py        how many GPUs and CPUs that takes
-    cluster.py       Ray's life around the run, and what every node has to have
     processes.py     one of them dies
     environment.py   what verl reads when it is imported
     servers/   answers to episodes, weights for the servers

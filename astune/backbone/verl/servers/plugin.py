@@ -1,5 +1,5 @@
 """What verl's registries have to know of our servers. verl imports this module itself, in every process: see
-`VERL_USE_EXTERNAL_MODULES` in `cluster.py`."""
+`VERL_USE_EXTERNAL_MODULES` in `environment.py`."""
 
 from __future__ import annotations
 
