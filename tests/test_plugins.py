@@ -154,6 +154,7 @@ def test_a_file_that_failed_can_be_loaded_once_it_is_fixed(tmp_path: Path) -> No
     ("base", "kind", "lacks"),
     [
         ("astune.algorithm.step_advantage:StepEstimator", "advantage", "__call__"),
+        ("astune.backbone.base:Backbone", "backbone", "run"),
         ("astune.examples.method:ExampleMethod", "method", "read_episode, read_line, samples"),
         ("astune.methods.preferences:PreferenceMethod", "method", "read_line, slopes"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
@@ -55,6 +56,7 @@ class Backbone(Protocol):
         """Raise `MissingDependency` for what the backbone imports and this Python lacks. Here: nothing is looked up."""
         return None
 
+    @abstractmethod
     def run(self, loaded: LoadedConfig) -> RunReport: ...
 
 
