@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +10,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from astune.support.http.child_server import pipe, stop_child
 
 WORKER = Path(__file__).with_name("appworld_worker.py")
 SECONDS_TO_END = 10.0
@@ -50,13 +51,13 @@ class AppWorldProcess:
 
     def ask(self, request: Mapping[str, Any], limit: float) -> Any:
         """The data of the answer. Raises `AppWorldError`; one that takes longer than `limit` seconds is killed."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        given, answers = pipe(self._process.stdin), pipe(self._process.stdout)
         timer = threading.Timer(limit, self._give_up)
         timer.start()
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            given.write(json.dumps(request) + "\n")
+            given.flush()
+            line = answers.readline()
         except (BrokenPipeError, ValueError):  # ValueError: stopped before
             line = ""
         finally:
@@ -73,18 +74,9 @@ class AppWorldProcess:
 
     def stop(self) -> None:
         """Ends it, at first by closing its input. Doing so again does nothing."""
-        if self._said.closed:
-            return
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._said.close()
+        if not self._said.closed:
+            stop_child(self._process, SECONDS_TO_END)
+            self._said.close()
 
     def _give_up(self) -> None:
         self._late = True
