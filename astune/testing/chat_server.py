@@ -81,13 +81,20 @@ class ScriptedChatServer:
                 answer = self._answers(body)
                 json.dumps(answer)
             except Exception as error:
-                return 500, _make_error(f"the script failed on request {number + 1}: {_raise(error)}")
+                frame = traceback.extract_tb(error.__traceback__)[-1]  # the innermost line of the script
+                told = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+                return 500, _make_error(f"the script failed on request {number + 1}: {told}")
         else:
             answer = self._answers[number] if number < len(self._answers) else 500
         if isinstance(answer, int):
             return answer, _make_error(f"scripted error {answer}")
         if isinstance(answer, str):
-            reported: dict[str, Any] = {"usage": _words(body, answer)} if self._usage else {}
+            reported: dict[str, Any] = {}
+            if self._usage:
+                prompt = sum(len(str(message["content"]).split()) for message in body["messages"])
+                words = len(answer.split())
+                usage = {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}
+                reported["usage"] = usage
             return 200, chat_completion({"content": answer}, **reported)
         if not isinstance(answer, Mapping):
             said = (
@@ -132,18 +139,6 @@ class ScriptedChatServer:
 
 def _make_error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "scripted", "code": None}}
-
-
-def _raise(error: Exception) -> str:
-    """The error with the innermost line of the script."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-
-
-def _words(body: Mapping[str, Any], answer: str) -> dict[str, int]:
-    prompt = sum(len(str(message["content"]).split()) for message in body["messages"])
-    completion = len(answer.split())
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def chat_completion(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from astune.config.clock import at_clock, kept_clock, now
@@ -177,6 +178,11 @@ async def _play_all(
 ) -> None:
     async with setup.open():
         with EpisodeLog(run_dir) as log:
+
+            def record(phase: str, episode: Episode) -> None:
+                log.write(episode, step=step, phase=phase)
+                progress.episode_done(episode)
+
             for evaluation in evaluations:
                 tasks = [evaluation.tasks[number] for number in left[evaluation.name]]
                 progress.phase_started(f"evaluation, {evaluation.name}", len(tasks) * evaluation.attempts)
@@ -188,17 +194,9 @@ async def _play_all(
                     sampling=sampling_for(config, evaluation.decoding),
                     max_concurrent=config.rollout.max_concurrent,
                     label=f"eval/{evaluation.name}",
-                    on_episode=_recorder(log, f"eval/{evaluation.name}", step, progress),
+                    on_episode=partial(record, f"eval/{evaluation.name}"),
                 )
             log.sync()
-
-
-def _recorder(log: EpisodeLog, phase: str, step: int, progress: Progress) -> Callable[[Episode], None]:
-    def record(episode: Episode) -> None:
-        log.write(episode, step=step, phase=phase)
-        progress.episode_done(episode)
-
-    return record
 
 
 def _open(config: Config, about: About, folder: Path | None, clock: datetime) -> Path:
