@@ -120,10 +120,7 @@ class LocalLearner:
             if self._critic is not None and judged is not None:
                 totals |= self._critic.learn(played, judged) | {"critic/warming_up": float(warming_up)}
             if not warming_up:
-                for parameters in self._optimizer.param_groups:
-                    parameters["lr"] = learning_rate
-                self._unpublished += 1
-                self._optimizer.step()
+                self._step(learning_rate)
         else:
             logger.warning("update %d skipped: the loss or its gradient is not finite", self.updates)
         self._optimizer.zero_grad(set_to_none=True)
@@ -137,6 +134,12 @@ class LocalLearner:
         }
         left_out = () if weighed is None else tuple(weighed.left_out)
         return Update(figures, skipped=not finite, splits=splits, left_out=left_out)
+
+    def _step(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._unpublished += 1
+        self._optimizer.step()
 
     def batches(self, samples: Sequence[Sample], judged: Appraisal | None = None) -> Iterator[MicroBatch]:
         """The micro-batches of an update, with the critic's advantages if there is one: those of `judged`, else as it
