@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from astune.config.judges import TaskJudgeConfig
 from astune.config.rules import ASKS_MODELS
-from astune.support.user_code import imported_by, source_of
+from astune.support.user_code import imports_of, source_of
 from astune.task_judge import BUILTIN_JUDGES, Judge, TaskJudges, make_judge
 from astune.types import Task
 
@@ -46,7 +46,7 @@ class JudgedTasks:
     def network_packages(self) -> set[str]:
         """Packages that talk to other machines, of those that the files of the user's own judges import."""
         files = [source_of(name) for name in self.names if name not in BUILTIN_JUDGES]
-        return set().union(*(imported_by(file) & NETWORK for file in files if file is not None))
+        return set().union(*(imports_of(file) & NETWORK for file in files if file is not None))
 
 
 def by_judge(tasks: Sequence[Task], config: TaskJudgeConfig) -> list[JudgedTasks]:

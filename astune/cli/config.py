@@ -43,10 +43,10 @@ def _execute(known: argparse.Namespace) -> int:
 def show(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
     """Prints the resolved YAML, each value with its origin; on a terminal, what is not a default stands out."""
     from astune.config.load import load_config
-    from astune.config.render import annotated
+    from astune.config.render import annotate
 
     loaded = load_config(conf, overrides, backbone=backbone)
-    _print(annotated(loaded.config, lambda key: str(loaded.origins.get(key, ""))), dim="default")
+    _print(annotate(loaded.config, lambda key: str(loaded.origins.get(key, ""))), dim="default")
     return 0
 
 

@@ -34,7 +34,7 @@ def with_clock(loaded: LoadedConfig, clock: datetime | None = None) -> LoadedCon
     return replace(loaded, config=config, stages=tuple(with_clock(stage, clock) for stage in loaded.stages))
 
 
-def kept_clock(config_path: Path) -> datetime | None:
+def read_clock(config_path: Path) -> datetime | None:
     """The clock of a run by its config.yaml; None where an older ASTune kept none."""
     model = read_yaml(config_path).values.get("astune", {}).get("model", {})
     kept = model.get("clock")

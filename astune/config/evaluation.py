@@ -111,7 +111,7 @@ class EvaluationConfig(Section):
 
     @field_validator("sets")
     @classmethod
-    def _named_as_files_are(cls, sets: dict[str, HeldOutSetConfig]) -> dict[str, HeldOutSetConfig]:
+    def _check_names(cls, sets: dict[str, HeldOutSetConfig]) -> dict[str, HeldOutSetConfig]:
         if wrong := [name for name in sets if not re.fullmatch(NAME, name)]:
             raise ValueError(f"names of letters, digits, - and _, and {wrong[0]!r} is none")
         return sets

@@ -19,7 +19,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
-def named_section_of(field: FieldInfo) -> type[Section] | None:
+def section_by_name(field: FieldInfo) -> type[Section] | None:
     """The section that each entry of a field is, where the field holds sections by name; else None."""
     inner = get_args(field.annotation)[1:]
     kind = inner[0] if get_origin(field.annotation) is dict and inner else None
@@ -75,7 +75,7 @@ def value_at(config: Config, key: str) -> Any:
 def children(key: str) -> list[str]:
     """Names of the keys directly under a section; `""` is the top. That may be one of those that users name."""
     above = FIELDS.get(key.rpartition(".")[0])
-    if above is not None and (named := named_section_of(above)):
+    if above is not None and (named := section_by_name(above)):
         return list(named.model_fields)
     prefix = f"{key}." if key else ""
     return [k[len(prefix) :] for k in FIELDS if k.startswith(prefix) and "." not in k[len(prefix) :]]

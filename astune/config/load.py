@@ -21,13 +21,12 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, named_section_of, unknown_key, value_at
-from astune.config.rules import contradictions, contradictions_without_a_run
+from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, section_by_name, unknown_key, value_at
+from astune.config.rules import KEY as STAGES
+from astune.config.rules import contradictions, contradictions_without_a_run, stage_contradictions, wrong_sections
 from astune.config.schema import Config
 from astune.config.section import Located, Section
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
-from astune.config.stages import KEY as STAGES
-from astune.config.stages import stage_contradictions, wrong_sections
 from astune.errors import ConfigError, nearest
 from astune.support.file_kinds import Kind, other_kind
 from astune.support.resources import default_config_dir
@@ -236,8 +235,8 @@ class _Stack:
         for key in LEAVES:
             mark = next((mark for mark in FIELDS[key].metadata if isinstance(mark, Located)), None)
             if mark:
-                self.set(key, self._located(key, self.get(key), mark.kind))
-            if section := named_section_of(FIELDS[key]):
+                self.set(key, self._locate(key, self.get(key), mark.kind))
+            if section := section_by_name(FIELDS[key]):
                 self._locate_in_named(key, section)
 
     def _locate_in_named(self, key: str, section: type[Section]) -> None:
@@ -247,14 +246,14 @@ class _Stack:
             for inner, field in section.model_fields.items():
                 mark = next((mark for mark in field.metadata if isinstance(mark, Located)), None)
                 if mark and self.get(place := f"{key}.{name}.{inner}") is not None:
-                    self.set(place, self._located(place, self.get(place), mark.kind))
+                    self.set(place, self._locate(place, self.get(place), mark.kind))
 
-    def _located(self, key: str, value: Any, kind: str) -> Any:
+    def _locate(self, key: str, value: Any, kind: str) -> Any:
         """`value` with the paths in it made absolute: a text, the texts of a section, or a list of either."""
         if isinstance(value, dict) and kind == "folder":  # an API in a folder's place, and its `model` is no path
             return value
         if isinstance(value, dict):
-            return {name: self._located(f"{key}.{name}", inner, kind) for name, inner in value.items()}
+            return {name: self._locate(f"{key}.{name}", inner, kind) for name, inner in value.items()}
         if place := self.place(key):
             file = _file(place)
             return _locate_all(value, kind, file.parent if file else Path())
@@ -322,10 +321,10 @@ def _locate_all(value: Any, kind: str, folder: Path) -> Any:
         return {name: _locate_all(inner, kind, folder) for name, inner in value.items()}
     if isinstance(value, list):
         return [_locate_all(inner, kind, folder) for inner in value]
-    return _located(value, kind, folder) if isinstance(value, str) else value
+    return _locate_path(value, kind, folder) if isinstance(value, str) else value
 
 
-def _located(value: str, kind: str, folder: Path) -> str:
+def _locate_path(value: str, kind: str, folder: Path) -> str:
     """`value` with its path made absolute: relative to `folder`, `~` expanded."""
     if kind == "plugin":
         arrow = "->" if "->" in value else ":"
@@ -334,7 +333,7 @@ def _located(value: str, kind: str, folder: Path) -> str:
     if kind == "model":
         name, _, rest = value.partition(":")
         inner = "plugin" if ":" in rest or "->" in rest else "file"
-        return f"{name}:{_located(rest, inner, folder)}" if name in ("scripted", "replay") and rest else value
+        return f"{name}:{_locate_path(rest, inner, folder)}" if name in ("scripted", "replay") and rest else value
     path = _absolute(value, folder)
     return str(path) if kind == "file" or path.is_dir() else value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -21,6 +21,12 @@ class Section(BaseModel):
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("a value other than true or false")
         return value
+
+    def find_changed(self, keys: Iterable[str] | None = None) -> list[str]:
+        """List the keys that are away from their defaults, all or those of `keys`. For a section that needs no key."""
+        default = type(self)()
+        keys = type(self).model_fields if keys is None else keys
+        return [name for name in keys if getattr(self, name) != getattr(default, name)]
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class MadeBy(Generic[T]):
 
 
 def is_service(loaded: LoadedConfig) -> bool:
-    """Whether the user has set any key of `astune.online`."""
+    """True if the user has set any key of `astune.online`."""
     return any(key.startswith("astune.online.") for key in loaded.set_by_user())
 
 
@@ -115,12 +115,12 @@ class CheckedConfig:
 
     @property
     def serves(self) -> bool:
-        """Whether it is a file of `astune online`."""
+        """True for a file of `astune online`."""
         return is_service(self.loaded)
 
     @property
     def runs(self) -> bool:
-        """Whether it is a file of a run: one of `astune online` need not have what only a run needs."""
+        """True for a file of a run: one of `astune online` need not have what only a run needs."""
         return not self.serves or self.config.rollout.agentscope_learn_protocol is not None
 
     def start_environment_service(self) -> None:

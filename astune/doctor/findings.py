@@ -1,13 +1,19 @@
-"""A finding: what a check found, at which place, and how to fix it.
+"""A finding: what a check found, at which place, and how to fix it; findings as a table, and as JSON.
 
 yield fail("8 tasks in a step, there are 4", where="demo.yaml:12: astune.trainer.tasks_per_step", fix="set it to 4")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
+
+from rich.table import Table
+
+from astune.support.terminal import Console, Text
 
 Level = Literal["ok", "warn", "fail", "skip"]
 
@@ -51,3 +57,94 @@ def fail(what: str, *, where: str = "", fix: str) -> Finding:
 
 def count(findings: Iterable[Finding], level: Level) -> int:
     return sum(finding.level == level for finding in findings)
+
+
+STYLES: dict[Level, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "warn": ("WARN", "yellow"),
+    "fail": ("FAIL", "bold red"),
+    "skip": ("skip", "dim"),
+}
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """One table on a terminal; elsewhere one finding after the other, in whole lines. Then how many there are."""
+    rows = group_skipped(findings)
+    if console.is_terminal:
+        console.print(_table(rows))
+    else:
+        for finding in rows:
+            console.out(_plain(finding), highlight=False)
+    console.print(Text(closing(findings), style="bold"), soft_wrap=True)
+
+
+def group_skipped(findings: Sequence[Finding]) -> list[Finding]:
+    """With checks side by side that were skipped for one reason told once.
+
+    >>> [row.what for row in group_skipped([Finding("skip", "no x", check="a"), Finding("skip", "no x", check="b")])]
+    ['a, b: no x']
+    """
+    rows: list[Finding] = []
+    for (level, what), group in groupby(findings, key=lambda finding: (finding.level, finding.what)):
+        same = list(group)
+        if level == "skip" and len(same) > 1:
+            names = ", ".join(finding.check for finding in same)
+            same = [Finding("skip", f"{names}: {what}", check=f"{len(same)} checks")]
+        rows += same
+    return rows
+
+
+def closing(findings: Sequence[Finding]) -> str:
+    """
+    >>> closing([Finding("ok", "all is well")])
+    '0 would fail, 0 warnings'
+    """
+    warnings, skipped = count(findings, "warn"), count(findings, "skip")
+    not_seen = f", {skipped} not looked at" if skipped else ""
+    return f"{count(findings, 'fail')} would fail, {warnings} warning{'s' * (warnings != 1)}{not_seen}"
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    before = ""
+    for finding in findings:
+        word, style = STYLES[finding.level]
+        text = Text(finding.what, style="dim" if finding.level in ("ok", "skip") else "")
+        if finding.where:
+            text.append(f"\n{finding.where}", style="cyan")
+        if finding.fix:
+            text.append("\nfix   ", style="bold").append(finding.fix)
+        table.add_row(Text(word, style), Text("" if finding.check == before else finding.check, "bold"), text)
+        before = finding.check
+    return table
+
+
+def _plain(finding: Finding) -> str:
+    lines = [f"{STYLES[finding.level][0]:<6}{finding.check:<12}{finding.what}"]
+    if finding.where:
+        lines.append(f"{'':18}at    {finding.where}")
+    if finding.fix:
+        lines.append(f"{'':18}fix   {finding.fix}")
+    return "\n".join(lines)
+
+
+def to_json(findings: Sequence[Finding], conf: str) -> str:
+    """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
+    "where": ..., "fix": ...}]}`; all five are always there, as text."""
+    levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
+    counts = {level: count(findings, level) for level in levels}
+    rows: list[dict[str, Any]] = []
+    for finding in findings:
+        rows.append(
+            {
+                "check": finding.check,
+                "level": finding.level,
+                "what": finding.what,
+                "where": finding.where,
+                "fix": finding.fix,
+            }
+        )
+    return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)

@@ -34,7 +34,7 @@ def has_data_set(path: str) -> bool:
     return (cache / path.replace("/", "___")).is_dir()
 
 
-def cached_model(path: str) -> Path | None:
+def find_cached_model(path: str) -> Path | None:
     """The folder of what this machine has of the model `owner/name`; None if that is nothing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError

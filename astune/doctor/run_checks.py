@@ -12,7 +12,7 @@ from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.chat_template import check_template
 from astune.doctor.checks.config_file import check_config
 from astune.doctor.checks.context import check_context
-from astune.doctor.checks.dry_run import check_dry_run
+from astune.doctor.checks.dry_run import check_dry_run, check_workflow
 from astune.doctor.checks.endpoints import check_endpoints
 from astune.doctor.checks.examples import check_examples
 from astune.doctor.checks.judge import check_judge
@@ -23,7 +23,6 @@ from astune.doctor.checks.packages import check_packages
 from astune.doctor.checks.run_folder import check_run_folder
 from astune.doctor.checks.tasks import check_tasks
 from astune.doctor.checks.training import check_training
-from astune.doctor.checks.workflow import check_workflow
 from astune.doctor.findings import Finding, fail, skip
 from astune.errors import name_error
 from astune.support.user_code import code_of, place_of

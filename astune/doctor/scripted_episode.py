@@ -164,12 +164,12 @@ class _Actor:
             return {"role": "assistant", "content": content}, content.removeprefix(call.prompt.answer_start)
         if request.force == "tool_call":
             name = request.force_tool or ending or next(iter(tools))
-            return _calls(name, filled(tools[name]["function"].get("parameters", {}), text))
+            return _calls(name, fill(tools[name]["function"].get("parameters", {}), text))
         if call.agent in self._answered and ending is not None:
-            return _calls(ending, filled(tools[ending]["function"].get("parameters", {}), text))
+            return _calls(ending, fill(tools[ending]["function"].get("parameters", {}), text))
         if self._probe is not None and self._probe in tools:
             name, self._probe = self._probe, None
-            fitting = filled(tools[name]["function"].get("parameters", {}), text)
+            fitting = fill(tools[name]["function"].get("parameters", {}), text)
             return _calls(name, fitting if self._script.valid else {})
         self._answered.add(call.agent)
         return {"role": "assistant", "content": text}, text
@@ -181,22 +181,22 @@ def _calls(name: str, arguments: Any) -> tuple[dict[str, Any], str]:
     return {"role": "assistant", "content": None, "tool_calls": [call]}, written
 
 
-def filled(schema: Mapping[str, Any], text: str) -> Any:
+def fill(schema: Mapping[str, Any], text: str) -> Any:
     """A value that fits a JSON schema, with `text` wherever a text may stand.
 
-    >>> filled({"type": "object", "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}}}, "4")
+    >>> fill({"type": "object", "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}}}, "4")
     {'answer': '4', 'sure': True}
     """
     options = schema.get("anyOf") or schema.get("oneOf")
     if options:
-        return filled(options[0], text)
+        return fill(options[0], text)
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type")
     if kind == "object" or "properties" in schema:
-        return {name: filled(inner, text) for name, inner in schema.get("properties", {}).items()}
+        return {name: fill(inner, text) for name, inner in schema.get("properties", {}).items()}
     if kind == "array":
-        return [filled(schema.get("items", {}), text)]
+        return [fill(schema.get("items", {}), text)]
     numbers: dict[Any, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None}
     return numbers.get(kind, text)
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from astune.config.clock import kept_clock, with_clock
-from astune.config.compare import changes
+from astune.config.clock import read_clock, with_clock
 from astune.config.load import LoadedConfig
+from astune.config.render import changes
 from astune.config.render import save_config as write_config
 from astune.config.schema import Config
 from astune.config.source import read_yaml
@@ -230,7 +230,7 @@ def at_run_clock(loaded: LoadedConfig) -> LoadedConfig:
     if not loaded.config.astune.resume:
         return with_clock(loaded)
     former = RunDir.newest(runs_folder(loaded.config), _name(loaded.config))
-    return with_clock(loaded, kept_clock(former.config_path))
+    return with_clock(loaded, read_clock(former.config_path))
 
 
 def runs_folder(config: Config) -> Path:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from astune.online.agent.collector import DataCollector
     from astune.online.agent.counts import RunnerStats
     from astune.online.agent.functions import shadow_safe
-    from astune.online.agent.message_ids import collect_message_ids
     from astune.online.agent.runner import TrainingRunner
     from astune.online.agent.selection import (
         ExplicitMarkingStrategy,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
         SelectionStrategy,
         mark,
     )
-    from astune.online.agent.shadow import ShadowRun, shadow_run
+    from astune.online.agent.shadow import ShadowRun, collect_message_ids, shadow_run
     from astune.online.agent.writes import RecordedTool, read_only
 
 _LAZY = {

@@ -22,7 +22,7 @@ def _wall() -> float:
     return time.time()
 
 
-def _passed() -> float:
+def _count_seconds() -> float:
     """Seconds since any moment, with those in which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
@@ -32,7 +32,7 @@ class SteadyClock:
     by more than `STEP`: then it goes on as time passes, and says so in the log, until the machine's is right again or
     the process is started anew. For `wall` and `passed` see above."""
 
-    def __init__(self, wall: Callable[[], float] = _wall, passed: Callable[[], float] = _passed) -> None:
+    def __init__(self, wall: Callable[[], float] = _wall, passed: Callable[[], float] = _count_seconds) -> None:
         self._wall, self._passed = wall, passed
         self._right = wall(), passed()
         """The machine's clock when it was last right, and at which moment."""

@@ -182,15 +182,16 @@ def _row(
     task_id = last.task_id if judgement is None else judgement.task_id
     made = episode_of(name, answers, None, used, task_id)
     used |= made.trained
+    newest = answers[-1]
     episode = replace(
         made.episode,
         task=replace(
             made.episode.task,
             query=question_of(answers[0]),
             messages=tuple(answers[0].messages),
-            metadata=_about(answers[-1]),
+            metadata=_about(newest),
         ),
-        output=WorkflowOutput(_said(answers[-1])),
+        output=WorkflowOutput(newest.turns[0][1].response.get("content") if newest.turns else None),
         verdict=_verdict(judgement),
         metrics={
             "seconds": last.answered - loaded.asked[answers[0].heading.msg_id],
@@ -204,10 +205,6 @@ def _about(answer: RecordedAnswer) -> Mapping[str, Any]:
     heading = answer.heading
     names = ("conversation_id", "agent", "client", "user", "task_id", "run_id", "model", "version", "answered")
     return {name: getattr(heading, name) for name in names}
-
-
-def _said(answer: RecordedAnswer) -> Any:
-    return answer.turns[0][1].response.get("content") if answer.turns else None
 
 
 def _verdict(judgement: Judgement | None) -> Verdict | None:

@@ -66,7 +66,8 @@ class Redactor:
             with self._calling:  # for each message: who waits, waits for no long conversation
                 allowed = self._redact_message(self._function, message)
             failed += allowed is None
-            written.append({"role": _role(message), "content": ""} if allowed is None else allowed)
+            role = message.get("role") if message.get("role") in ROLES else "user"
+            written.append({"role": role, "content": ""} if allowed is None else allowed)
         changes = sum(new != dict(old) for new, old in zip(written, messages, strict=True))
         with self._calling:
             self.changes += changes
@@ -92,8 +93,3 @@ class Redactor:
             return None
         plain: dict[str, Any] = json.loads(text)
         return plain
-
-
-def _role(message: Message) -> str:
-    role = message.get("role")
-    return role if role in ROLES else "user"

@@ -54,7 +54,7 @@ async def all_ended(work: Sequence[Awaitable[T]]) -> list[T]:
 
 
 async def finished(call: Callable[[], T]) -> T:
-    """What a blocking call of a learner returns, made in a thread of its own: those of `asyncio.to_thread` are few, and
+    """Make a blocking call of a learner in a thread of its own: those of `asyncio.to_thread` are few, and
     tools of agents may hold all of them. Who is told to stop meanwhile stops at the next thing it waits for after this:
     nothing is ever left half-way through, and a step that was learned is published, counted and saved."""
     made: Future[T] = Future()
@@ -139,7 +139,7 @@ def run_and_leave(main: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            return _completed(loop, loop.create_task(main))
+            return _complete(loop, loop.create_task(main))
         finally:
             _cancel_rest(loop)
             asyncio.set_event_loop(None)
@@ -150,7 +150,7 @@ def _raise_ctrl_c() -> None:
     raise CtrlC
 
 
-def _completed(loop: asyncio.AbstractEventLoop, job: asyncio.Task[T]) -> T:
+def _complete(loop: asyncio.AbstractEventLoop, job: asyncio.Task[T]) -> T:
     while True:
         try:
             return loop.run_until_complete(job)

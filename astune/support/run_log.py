@@ -194,7 +194,7 @@ class _CommandLog:
 
 
 def _from_loguru(message: Any) -> logging.LogRecord:
-    """What an agent or a library says with loguru itself, which shows it."""
+    """Take what an agent or a library says with loguru itself, which shows it."""
     said = message.record
     trace = None if said["exception"] is None else tuple(said["exception"])
     place = (said["file"].path, said["line"])

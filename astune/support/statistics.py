@@ -78,12 +78,12 @@ def pass_at_k(attempts: int, passed: int, k: int) -> float:
     return 1.0 - math.comb(attempts - passed, k) / math.comb(attempts, k)
 
 
-def paired_test(differences: Sequence[float]) -> PairedTest:
-    """Whether the mean of one difference per task is 0: Fisher's permutation test, which flips signs. `p` is the share
-    of all 2^n flips whose sum is at least as far from 0 as the one that was found; beyond 100,000 different sums it is
-    estimated from 20,000 drawn flips. Of differences in success at single attempts it is McNemar's exact test.
+def permutation_test(differences: Sequence[float]) -> PairedTest:
+    """Test whether the mean of one difference per task is 0: Fisher's permutation test, which flips signs. `p` is the
+    share of all 2^n flips whose sum is at least as far from 0 as the one that was found; beyond 100,000 different sums
+    it is estimated from 20,000 drawn flips. Of differences in success at single attempts it is McNemar's exact test.
 
-    >>> paired_test([1.0, 1.0, 1.0, 1.0, 1.0])
+    >>> permutation_test([1.0, 1.0, 1.0, 1.0, 1.0])
     PairedTest(p=0.0625, exact=True, n=5)
     """
     steps = [abs(round(difference * GRID)) for difference in differences]
@@ -96,12 +96,12 @@ def paired_test(differences: Sequence[float]) -> PairedTest:
                 flipped[total + sign] = flipped.get(total + sign, 0) + count
         counts = flipped
         if len(counts) > MOST_SUMS:
-            return PairedTest(_drawn(steps, found), False, len(steps))
+            return PairedTest(_draw(steps, found), False, len(steps))
     as_far = sum(count for total, count in counts.items() if abs(total) >= found)
     return PairedTest(as_far / sum(counts.values()), True, len(steps))
 
 
-def _drawn(steps: Sequence[int], found: int) -> float:
+def _draw(steps: Sequence[int], found: int) -> float:
     """The flip that was found counts as one of those drawn, so that p is never 0 (Phipson and Smyth 2010)."""
     draw, n, whole = random.Random(len(steps)), len(steps), sum(steps)
     turned, digits = steps[::-1], bytes.maketrans(b"01", b"\0\1")

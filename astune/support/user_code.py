@@ -27,10 +27,10 @@ def by_user(file: str) -> bool:
     path = Path(file)
     if file.startswith("<") or part_of_astune(path):
         return False
-    return not installed(path) or path.is_relative_to(tutorial_dir())
+    return not _is_installed(path) or path.is_relative_to(tutorial_dir())
 
 
-def installed(file: Path) -> bool:
+def _is_installed(file: Path) -> bool:
     """True for a file of an installed package or of the standard library."""
     return bool({"site-packages", "dist-packages"} & set(file.parts)) or file.is_relative_to(Path(os.__file__).parent)
 
@@ -80,7 +80,7 @@ def source_of(spec: str) -> Path | None:
     return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
 
 
-def imported_by(file: Path) -> set[str]:
+def imports_of(file: Path) -> set[str]:
     """The packages that a file imports anywhere in it, by their first names. Empty if it is not Python."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))

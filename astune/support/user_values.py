@@ -59,7 +59,7 @@ def no_figure(name: str, value: object) -> str:
 
 def text_of(value: object) -> str:
     """`str(value)`, whatever the class makes of it."""
-    return _written(value, str)
+    return _write(value, str)
 
 
 def shown(value: object) -> str:
@@ -68,7 +68,7 @@ def shown(value: object) -> str:
     >>> shown("abc")
     "'abc' (str)"
     """
-    return f"{_written(value, repr)[:MOST_SHOWN]} ({type(value).__name__})"
+    return f"{_write(value, repr)[:MOST_SHOWN]} ({type(value).__name__})"
 
 
 def traceback_of(error: BaseException) -> str:
@@ -79,7 +79,7 @@ def traceback_of(error: BaseException) -> str:
         return f"(no traceback: showing it raised {type(fault).__name__})\n"
 
 
-def _written(value: object, form: Callable[[object], str]) -> str:
+def _write(value: object, form: Callable[[object], str]) -> str:
     try:
         return form(value)
     except CtrlC:
@@ -99,6 +99,6 @@ def contained(what: str, *passing: type[BaseException]) -> Iterator[None]:
     except let_through:
         raise
     except SystemExit as error:
-        raise RolloutError(f"{what} called sys.exit({_written(error.code, repr)})") from error
+        raise RolloutError(f"{what} called sys.exit({_write(error.code, repr)})") from error
     except BaseException as error:
         raise RolloutError(f"{what} raised {type(error).__name__}: {text_of(error)}") from error

@@ -36,11 +36,11 @@ def visible(text: str, keep: str = "\n\t") -> str:
     """
     if text.isprintable():  # the commonest case by far, and quick to tell
         return text
-    return "".join(char if char in keep else _written(char) for char in text)
+    return "".join(char if char in keep else _write(char) for char in text)
 
 
 @functools.lru_cache(maxsize=4096)
-def _written(char: str) -> str:
+def _write(char: str) -> str:
     if char in JOINERS or unicodedata.category(char) not in HIDDEN:
         return char
     return json.dumps(char)[1:-1]

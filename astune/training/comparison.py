@@ -16,7 +16,7 @@ from astune.monitor.run_dir import RunDir
 from astune.rollout.metrics import values_by_task
 from astune.rollout.verdict import ask_group, strip_verdict
 from astune.support.concurrency import all_or_none
-from astune.support.statistics import MeanOverTasks, PairedTest, estimate, paired_test
+from astune.support.statistics import MeanOverTasks, PairedTest, estimate, permutation_test
 from astune.task_judge import GroupJudge, TaskJudges, make_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered
@@ -53,7 +53,7 @@ def compare(first: Played, second: Played) -> list[Compared]:
                 pairs = [(a[task], b[task]) for task in tasks]
                 differences = [after - before for before, after in pairs]
                 before, after = (estimate(list(each), share=is_share(figure)) for each in zip(*pairs, strict=True))
-                test = paired_test(differences)
+                test = permutation_test(differences)
                 left_out = len(a.keys() ^ b.keys())
                 found.append(Compared(evaluation, figure, before, after, estimate(differences), test, left_out))
     return found
@@ -155,5 +155,5 @@ def _count_wins(evaluation: str, by: str, pairs: Sequence[Pair], signs: Sequence
     won, tied, lost = (
         estimate([each.count(wanted) / len(each) for each in by_task.values()], share=True) for wanted in (1, 0, -1)
     )
-    test = paired_test([math.fsum(each) / len(each) for each in by_task.values()])
+    test = permutation_test([math.fsum(each) / len(each) for each in by_task.values()])
     return [Wins(evaluation, by, won, tied, lost, test, signs.count(None))]

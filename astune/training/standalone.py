@@ -16,8 +16,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from astune.config.clock import at_clock, kept_clock, now
-from astune.config.compare import changes
+from astune.config.clock import at_clock, now, read_clock
+from astune.config.render import changes
 from astune.config.schema import AstuneConfig, Config
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
 from astune.errors import ConfigError, RunFolderError
@@ -137,9 +137,9 @@ def play(
         {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
         {evaluation.name: evaluation.attempts for evaluation in evaluations},
     )
-    clock = None if beside is None else kept_clock(RunDir(beside.folder).config_path)
+    clock = None if beside is None else read_clock(RunDir(beside.folder).config_path)
     run_dir = RunDir(_open(config, about, folder, clock or now()))
-    ready = at_clock(ready, kept_clock(run_dir.config_path) or now())
+    ready = at_clock(ready, read_clock(run_dir.config_path) or now())
     lock = RunLock(run_dir.path)
     open_log(run_dir.path, as_json=ready.monitor.log_json)
     try:

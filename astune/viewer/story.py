@@ -24,7 +24,7 @@ from astune.monitor.summary import (
     stages_of,
 )
 from astune.monitor.words import FORKS, LEFT_OUT, METRICS
-from astune.support.statistics import CONFIDENCE, paired_test
+from astune.support.statistics import CONFIDENCE, permutation_test
 from astune.viewer.charts import name_metric, small_charts
 from astune.viewer.chosen import (
     ExampleEpisode,
@@ -187,7 +187,7 @@ def _change(entries: Sequence[IndexedEpisode], first: int, last: int) -> str:
     """Better or worse only where the paired test over tasks finds chance alone in less than 5 % of cases."""
     before, after = (scores(at_step(entries, step)) for step in (first, last))
     differences = [after[task] - before[task] for task in before if task in after]
-    if not differences or paired_test(differences).p >= 1 - CONFIDENCE:
+    if not differences or permutation_test(differences).p >= 1 - CONFIDENCE:
         return NO_CHANGE
     return "Better" if sum(differences) > 0 else "Worse"
 

@@ -114,11 +114,11 @@ class AppWorldEnvironment(Environment):
         try:
             return process.ask(request, self._start_timeout)
         except AppWorldError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         finally:
             process.stop()
 
-    def _explained(self, error: AppWorldError) -> Exception:
+    def _explain(self, error: AppWorldError) -> Exception:
         said, folder = f"AppWorld's process said: {error}", Path(str(self._python)).parent
         if error.code == "no_package":
             return MissingDependency(

@@ -45,7 +45,7 @@ class Worker:
         return calls[request["call"]](**arguments)
 
     def create(self, task_id: str, experiment: str, code_timeout: int) -> dict[str, Any]:
-        """What the agent is told of the task. `experiment` names the folder of this world alone."""
+        """Create a world; return what the agent is told of the task. `experiment` names the folder of this world."""
         appworld = load()
         self.world = appworld.AppWorld(task_id=task_id, experiment_name=experiment, timeout_seconds=code_timeout)
         task = self.world.task
@@ -58,7 +58,7 @@ class Worker:
         }
 
     def execute(self, code: str) -> dict[str, Any]:
-        """What the code printed, or its traceback, as the agent is to see it."""
+        """Run code; returns what it printed, or its traceback, as the agent is to see it."""
         return {"output": str(self.world.execute(code)), "done": bool(self.world.task_completed())}
 
     def evaluate(self) -> dict[str, Any]:

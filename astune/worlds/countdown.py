@@ -136,7 +136,7 @@ class CountdownInstance(Instance):
         rest = list(self.numbers)
         taken = []
         for text in (left, right):
-            number = _read(text)
+            number = Fraction(text) if re.fullmatch(NUMBER, text, re.ASCII) and not re.search(r"/0+$", text) else None
             if number not in rest:
                 again = " a second time" if number in self.numbers else ""
                 return self._refuse(f"{text[:50]} is not there{again}")
@@ -161,10 +161,6 @@ class CountdownInstance(Instance):
         if self.done:
             return f"Target {self.target} reached." if self.evaluate() else f"Target {self.target} not reached."
         return f"Numbers: {numbers}. Target: {self.target}."
-
-
-def _read(text: str) -> Fraction | None:
-    return Fraction(text) if re.fullmatch(NUMBER, text, re.ASCII) and not re.search(r"/0+$", text) else None
 
 
 def _result(left: Fraction, operator: str, right: Fraction) -> Fraction:

@@ -17,7 +17,6 @@ from astune.environment.environment_base import (
     Instance,
     Message,
     Observation,
-    ToolCall,
     function_tool,
 )
 from astune.errors import ConfigError, MissingDependency, TaskError, nearest
@@ -131,7 +130,11 @@ class GymnasiumInstance(Instance):
         before = self._total
         if action.tool_calls:
             messages = tuple(
-                {"role": "tool", "tool_call_id": call.id, "content": self._act(self._called(call))}
+                {
+                    "role": "tool",
+                    "tool_call_id": call.id,
+                    "content": self._act(str(call.arguments.get("action", "")) if call.name == "act" else ""),
+                }
                 for call in action.tool_calls
             )
         else:
@@ -145,10 +148,6 @@ class GymnasiumInstance(Instance):
     def close(self) -> None:
         self._env.close()
 
-    def _called(self, call: ToolCall) -> str:
-        """What the agent wants to do; empty where the call makes no sense."""
-        return str(call.arguments.get("action", "")) if call.name == "act" else ""
-
     def _act(self, text: str) -> str:
         """Do what `text` names, and tell what comes of it."""
         if self._done:
@@ -156,17 +155,14 @@ class GymnasiumInstance(Instance):
         self._steps += 1
         named = self._named.findall(text)
         if named:
-            self._move(self._numbers[named[-1].lower()])
+            action = self._numbers[named[-1].lower()] + int(self._env.action_space.start)
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+            self._total += float(reward)
+            self._done = bool(terminated or truncated)
+            self._told = self._teller(self._env, observation)
         self._done = self._done or self._steps >= self._most_steps
         said = self._told if named else f"Expected one of {', '.join(self._names)}.\n{self._told}"
         return f"{said}\nThe episode is over. Total reward: {self._total:g}." if self._done else said
-
-    def _move(self, number: int) -> None:
-        action = number + int(self._env.action_space.start)
-        observation, reward, terminated, truncated, _ = self._env.step(action)
-        self._total += float(reward)
-        self._done = bool(terminated or truncated)
-        self._told = self._teller(self._env, observation)
 
 
 class _Lakes:
@@ -194,17 +190,13 @@ class _Lakes:
         rng = random.Random(f"{self._seed}/{task_id}")
         for _ in range(MOST_DRAWS):
             drawn = generate_random_map(self._size, self._frozen, seed=rng.randrange(2**31))
-            if _split_of(drawn) == task_id.partition("-")[0]:
+            digest = hashlib.sha256("\n".join(drawn).encode()).digest()
+            if SPLITS[int.from_bytes(digest[:8], "big") % HELD_OUT == 0] == task_id.partition("-")[0]:
                 return {"desc": drawn}
         raise ConfigError(
             f"gymnasium:FrozenLake: size {self._size} with frozen {self._frozen} makes too few different maps to hold "
             "some out; expected a larger size or a smaller part"
         )
-
-
-def _split_of(lake: Sequence[str]) -> str:
-    digest = hashlib.sha256("\n".join(lake).encode()).digest()
-    return SPLITS[int.from_bytes(digest[:8], "big") % HELD_OUT == 0]
 
 
 def world_seed(seed: int, task_id: str) -> int:
@@ -239,7 +231,7 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
 
 
 def _view(where: str, env: Any, game: Game, name: str | None) -> tuple[View, str | None]:
-    """How observations are told, and the render mode that it takes."""
+    """The way observations are told, and the render mode that it takes."""
     if name is not None and name not in game.views:
         known = f"expected {' or '.join(game.views)}" if game.views else "it has one view only, leave it out"
         raise ConfigError(f"{where}: view is {name!r}; {known}.{nearest(name, game.views)}")

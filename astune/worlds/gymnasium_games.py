@@ -128,7 +128,7 @@ GAMES: Mapping[str, Game] = {
 
 
 def drawing(env: Any, _observation: Any) -> str:
-    """What the environment draws as text, without colours; what is coloured (where the agent is) in brackets."""
+    """Tell what the environment draws as text, without colours; what is coloured (where the agent is) in brackets."""
     drawn = re.sub(r"(?:\x1b\[[0-9;]*m)+([^\x1b]*)\x1b\[0m", r"[\1]", str(env.render()))
     return LAST_ACTION.sub("", ANSI_CODE.sub("", drawn)).strip("\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.config.rules.engine import engine_contradictions
+from astune.config.rules.rollouts import engine_contradictions
 from astune.config.schema import AstuneConfig
 from tests.rows import each_row
 

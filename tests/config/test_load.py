@@ -12,7 +12,7 @@ from astune.backbone.debug import DebugBackbone
 from astune.backbone.local import LocalBackbone
 from astune.config.keys import LEAVES
 from astune.config.load import LoadedConfig, Origin, load_config
-from astune.config.render import annotated, save_config
+from astune.config.render import annotate, save_config
 from astune.config.schema import Config
 from astune.errors import ConfigError
 from tests.rows import each_row
@@ -57,7 +57,7 @@ def test_the_keys_of_another_program_keep_their_places(tmp_path: Path) -> None:
 
 def test_the_keys_of_another_program_are_shown_one_in_a_line(tmp_path: Path) -> None:
     loaded = load(tmp_path, "trinity: {cluster: {node_num: 2, x: [1]}, 'a b': {}}\n")
-    shown = annotated(loaded.config, lambda key: str(loaded.origins[key]) if key in loaded.origins else "")
+    shown = annotate(loaded.config, lambda key: str(loaded.origins[key]) if key in loaded.origins else "")
     lines = [line.split() for line in shown.partition("\ntrinity:")[2].partition("\nverl:")[0].splitlines()[1:]]
     place = f"{tmp_path / 'job.yaml'}:7"
     assert lines == [

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.support import statistics
-from astune.support.statistics import estimate, paired_test, pass_at_k
+from astune.support.statistics import estimate, pass_at_k, permutation_test
 from tests.rows import each_row
 
 
@@ -42,7 +42,7 @@ def enumerated(differences: list[float]) -> float:
 @given(st.lists(st.sampled_from([-1.0, -0.75, -0.5, 0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=9))
 @settings(max_examples=60)
 def test_the_permutation_test_counts_all_flips(differences: list[float]) -> None:
-    found = paired_test(differences)
+    found = permutation_test(differences)
     assert found.exact and found.n == len(differences)
     assert found.p == pytest.approx(enumerated(differences), abs=1e-12)
 
@@ -53,24 +53,24 @@ def test_of_single_attempts_it_is_mcnemars_exact_test(better: int, worse: int, e
     differences = [1.0] * better + [-1.0] * worse + [0.0] * equal
     n, least = better + worse, min(better, worse)
     tail = sum(math.comb(n, i) for i in range(least + 1)) / 2**n
-    assert paired_test(differences or [0.0]).p == pytest.approx(min(1.0, 2 * tail))
+    assert permutation_test(differences or [0.0]).p == pytest.approx(min(1.0, 2 * tail))
 
 
 def test_thirds_that_add_up_otherwise_in_another_order_are_still_equal() -> None:
     differences = [1 / 3, 2 / 3, -1 / 3, 2 / 3, 1 / 3]
     signs = product((1, -1), repeat=5)
     sums = [abs(sum(s * round(3 * d) for s, d in zip(sign, differences, strict=True))) for sign in signs]
-    assert paired_test(differences).p == pytest.approx(sum(total >= 5 for total in sums) / 32)
+    assert permutation_test(differences).p == pytest.approx(sum(total >= 5 for total in sums) / 32)
 
 
 def test_with_too_many_sums_flips_are_drawn_and_agree_with_the_exact_test(monkeypatch: pytest.MonkeyPatch) -> None:
     differences = [0.11, -0.23, 0.31, 0.47, -0.05, 0.29, 0.13, 0.61, -0.37, 0.21]
-    exact = paired_test(differences)
+    exact = permutation_test(differences)
     monkeypatch.setattr(statistics, "MOST_SUMS", 10)
-    drawn = paired_test(differences)
+    drawn = permutation_test(differences)
     assert exact.exact and not drawn.exact
     assert exact.p == pytest.approx(enumerated(differences))
-    assert drawn.p == pytest.approx(exact.p, abs=0.015) and drawn == paired_test(differences)
+    assert drawn.p == pytest.approx(exact.p, abs=0.015) and drawn == permutation_test(differences)
 
 
 def test_the_interval_is_that_of_the_mean_of_many_values() -> None:

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from astune.config.task_sources import sources_of
-from astune.config.tasks import TaskReaderConfig
+from astune.config.tasks import TaskReaderConfig, sources_of
 from astune.errors import PluginError
 from astune.task_reader import TaskReader, TaskReaderEnvService, TaskReaderHuggingFace, TaskReaderJsonl, make_reader
 from tests.rows import each_row

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from astune.config.clock import kept_clock
+from astune.config.clock import read_clock
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, InvariantError
@@ -252,17 +252,17 @@ def test_a_run_has_one_clock_which_it_has_too_when_it_goes_on(conf: Path, stages
 
     config_path = run(1)
     (begun,) = set(clocks)
-    assert begun is not None and kept_clock(config_path) == begun
+    assert begun is not None and read_clock(config_path) == begun
     other = begun.replace(year=2001)
     config_path.write_text(config_path.read_text().replace(begun.isoformat(), other.isoformat()))
     clocks.clear()
     run(2, resume=True)
-    assert set(clocks) == {other} and kept_clock(config_path) == other
+    assert set(clocks) == {other} and read_clock(config_path) == other
     with pytest.raises(ConfigError, match=r"astune.model.clock: '2001-.* before, '1999-01-01T00:00:00' now"):
         run(3, "astune.model.clock=1999-01-01", resume=True)
     config_path.write_text(re.sub(r"\n +clock: .*", "", config_path.read_text()))  # as an older ASTune wrote it
     run(3, resume=True)
-    assert clocks[-1] == kept_clock(config_path) != other
+    assert clocks[-1] == read_clock(config_path) != other
 
 
 @pytest.mark.fault("Runs and resuming", "`--resume` where there is no run", "an error that says which run is missing")

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from astune.environment.environment_base import Action, Observation, ToolCall
 from astune.errors import ConfigError, TaskError
 from astune.worlds.apps import AppsEnvironment
-from astune.worlds.apps.environment import APPS, SPLITS, AppsInstance
-from astune.worlds.apps.score import ANSWER, NOTHING_ELSE, score_checks
-from astune.worlds.apps.tasks import TEMPLATES
+from astune.worlds.apps.environment import ANSWER, APPS, NOTHING_ELSE, SPLITS, TEMPLATES, AppsInstance, score_checks
 from tests.rows import each_row
 
 WORLD = AppsEnvironment(tasks=24)

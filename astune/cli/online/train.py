@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
     from astune.config.load import LoadedConfig
     from astune.online.store.commits import CommitRow
-    from astune.online.training.status import ServiceStatus
+    from astune.online.training.log import ServiceStatus
     from astune.training.engine import LoadEngine
 
 committed = shown(__name__)
@@ -106,7 +106,7 @@ def _commit(known: argparse.Namespace) -> int:
 
 def _status(known: argparse.Namespace) -> int:
     with closing(open_store(known)) as database:
-        from astune.online.training.status import status_of
+        from astune.online.training.log import status_of
 
         found = status_of(database, time.time())
     tell(json.dumps(found.to_json(), indent=1) if known.json else "\n".join(_status_lines(found)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from astune.config.rules.advantage import advantage_contradictions, unused_advantage_keys
-from astune.config.rules.algorithm import algorithm_contradictions
+from astune.config.rules.algorithm import advantage_contradictions, algorithm_contradictions, find_unused_advantage_keys
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
-from astune.config.rules.engine import engine_contradictions
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
-from astune.config.rules.synchronizer import synchronizer_contradictions
+from astune.config.rules.rollouts import engine_contradictions, synchronizer_contradictions
 from astune.config.schema import AstuneConfig, Config, LoraConfig, ModelConfig
-from astune.config.task_sources import sources_of
-from astune.config.tasks import CSV_SUFFIXES, CsvConfig
+from astune.config.tasks import CSV_SUFFIXES, sources_of
+from astune.errors import nearest
 from astune.sampling import LEAST_TEMPERATURE, LEAST_TOP_P, is_greedy
 
 ASKS_MODELS = {"LlmAsJudge", "MathAnswerAndLlmAsJudge", "RubricsAsJudge"}
@@ -29,7 +28,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         yield from unread_keys(astune)
     yield from rules_of(astune.algorithm).problems(astune)
     yield from algorithm_contradictions(astune.algorithm)
-    yield from unused_advantage_keys(astune.algorithm)
+    yield from find_unused_advantage_keys(astune.algorithm)
     if astune.traits.own_loop:
         yield from _adapters(astune.model.lora)
     if astune.traits.trains:
@@ -49,13 +48,13 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def contradictions_without_a_run(config: Config) -> Iterator[tuple[str, str]]:
-    """Those that commands look for which run nothing."""
+    """Contradictions that commands look for which run nothing."""
     yield from judge_contradictions(config)
     yield from task_contradictions(config.astune)
 
 
 def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Those of the judge alone."""
+    """Contradictions of the judge alone."""
     judge = config.astune.task_judge
     names = {named.judge for named in judge.judges}
     asking = sorted(names & ASKS_MODELS)
@@ -81,7 +80,7 @@ def judge_contradictions(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _attention(model: ModelConfig) -> Iterator[tuple[str, str]]:
-    """What a machine lacks of flash-attn is found on that machine."""
+    """Keys that flash-attn never goes with; a lack of this machine is found on that machine."""
     for key, value in (("device", "cpu"), ("dtype", "float32")):
         if model.attention == "flash_attention_2" and getattr(model, key) == value:
             yield (
@@ -92,7 +91,11 @@ def _attention(model: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    yield from _workflow(astune)
+    if astune.rollout.agentscope_learn_protocol is None:
+        yield (
+            "astune.rollout.agentscope_learn_protocol",
+            "not set; name the workflow, as 'my_agent.py:MyWorkflow' or 'package.module:MyWorkflow'",
+        )
     yield from _tasks(astune)
     yield from evaluation_contradictions(astune)
     if astune.traits.trains:
@@ -129,19 +132,10 @@ def needs_policy(astune: AstuneConfig) -> bool:
 def _adapters(lora: LoraConfig) -> Iterator[tuple[str, str]]:
     if lora.rank is not None:
         return
-    for (name, value), (_, default) in zip(lora, LoraConfig(), strict=True):
-        if value != default:
-            yield (
-                f"astune.model.lora.{name}",
-                "there is no adapter without astune.model.lora.rank; set it, as 16, or take the key out",
-            )
-
-
-def _workflow(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    if astune.rollout.agentscope_learn_protocol is None:
+    for name in lora.find_changed():
         yield (
-            "astune.rollout.agentscope_learn_protocol",
-            "not set; name the workflow, as 'my_agent.py:MyWorkflow' or 'package.module:MyWorkflow'",
+            f"astune.model.lora.{name}",
+            "there is no adapter without astune.model.lora.rank; set it, as 16, or take the key out",
         )
 
 
@@ -167,7 +161,7 @@ def _tasks(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of the task reader alone."""
+    """Contradictions of the task reader alone."""
     yield from unread_keys(astune)
     reader, service = astune.task_reader, astune.task_reader.env_service
     sources = sources_of(reader)
@@ -189,9 +183,8 @@ def task_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     files = [reader.jsonl.training.file_path, reader.jsonl.validation.file_path, reader.huggingface.dataset_path]
     files += [each.file_path for each in astune.evaluation.sets.values()]
     if not any(file and file.endswith(CSV_SUFFIXES) for file in files):
-        for name, value in reader.csv:
-            if value != getattr(CsvConfig(), name):
-                yield f"astune.task_reader.csv.{name}", "for .csv and .tsv files, and no file of tasks is one"
+        for name in reader.csv.find_changed():
+            yield f"astune.task_reader.csv.{name}", "for .csv and .tsv files, and no file of tasks is one"
     if service.serve is not None and service.env_url is not None:
         yield (
             "astune.task_reader.env_service.serve",
@@ -241,3 +234,47 @@ def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
     if not all(0 <= beta < 1 for beta in trainer.betas):
         yield "astune.trainer.betas", f"expected two numbers from 0 to below 1, got {list(trainer.betas)}"
+
+
+SECTIONS = ("algorithm", "trainer", "evaluation", "task_reader", "rollout", "task_judge")
+"""The sections of astune that a stage may set; all else is the run's."""
+KEY = "astune.stages"
+
+
+def wrong_sections(stages: Any) -> Iterator[str]:
+    """Find errors in the form of `astune.stages`."""
+    if not isinstance(stages, list) or not all(isinstance(stage, Mapping) for stage in stages):
+        yield f"expected a list of stages, each with sections of astune, got {stages!r:.80}"
+        return
+    if len(stages) == 1:
+        yield "one stage is no stages; take the key out, and set its values in the sections themselves"
+    for number, stage in enumerate(stages, start=1):
+        for name in stage:
+            if name not in SECTIONS:
+                yield (
+                    f"stage {number}: a stage has no {name!r}.{nearest(str(name), SECTIONS)} There are: "
+                    f"{', '.join(SECTIONS)}"
+                )
+
+
+def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it."""
+    if not stages:
+        if astune.trainer.examples_of_run:
+            yield "astune.trainer.examples_of_run", "a run without astune.stages has no earlier episodes; take it out"
+        return
+    if not astune.traits.trains:
+        yield (
+            KEY,
+            "the backbone 'debug' has no stages: add astune.stages=[] to the command, which plays what is in common",
+        )
+    if not astune.traits.own_loop:
+        yield KEY, f"the backbone {astune.backbone!r} has no stages; expected --backbone=local, or take the key out"
+    played = False
+    for number, stage in enumerate(stages, start=1):
+        trainer = stage.trainer
+        if trainer.examples_of_run and not played:
+            yield KEY, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
+        if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):
+            yield KEY, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
+        played = played or rules_of(stage.algorithm).plays

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
-from astune.config.evaluation import EvaluationConfig
 from astune.config.judges import TaskJudgeConfig
-from astune.config.schema import AstuneConfig, DebugConfig
+from astune.config.schema import AstuneConfig
 from astune.config.section import Section
-from astune.config.task_sources import sources_of
-from astune.config.tasks import READERS, TaskReaderConfig
+from astune.config.tasks import READERS, TaskReaderConfig, sources_of
 
 AWAY = "take the key out"
 ASKED = tuple(
@@ -42,12 +40,12 @@ def unread_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             f"the service that serve starts has a token of its own; {AWAY}",
         )
     if not has_held_out(astune) and not astune.evaluation.sets:
-        for key in _changed(reader, TaskReaderConfig(), ("max_validation_tasks", "on_overlap")):
+        for key in reader.find_changed(("max_validation_tasks", "on_overlap")):
             yield f"astune.task_reader.{key}", f"there are no held-out tasks; {AWAY}, or name some"
     if astune.task_judge.rubrics.file is None and astune.task_judge.rubrics.pass_at is not None:
         yield "astune.task_judge.rubrics.pass_at", f"there is no rubric without astune.task_judge.rubrics.file; {AWAY}"
     feedback = astune.online.feedback
-    if not feedback.judge_share and feedback.judge_after_seconds != type(feedback)().judge_after_seconds:
+    if not feedback.judge_share and feedback.find_changed(["judge_after_seconds"]):
         yield (
             "astune.online.feedback.judge_after_seconds",
             f"nothing is judged with astune.online.feedback.judge_share 0; set that, or {AWAY}",
@@ -55,25 +53,25 @@ def unread_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def unread_run_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those that only a run has no use for."""
+    """Keys that only a run has no use for."""
     if astune.allow_changes and not astune.resume:
         yield "astune.allow_changes", f"a run that does not go on with another has nothing to change; {AWAY}"
     if not has_held_out(astune) and not astune.evaluation.sets:
-        for key in _changed(astune.evaluation, EvaluationConfig(), ("decoding", "attempts")):
+        for key in astune.evaluation.find_changed(("decoding", "attempts")):
             yield f"astune.evaluation.{key}", f"there are no held-out tasks; {AWAY}, or name some"
     if astune.traits.trains:
         return
     debug, replays = astune.debug, (astune.debug.model or "").startswith("replay:")
     chosen = NO_RECORDING if replays else ("index",) if debug.tasks else ()
     why = "a recording has its tasks, of which --filter chooses" if replays else "astune.debug.tasks says which tasks"
-    for key in _changed(debug, DebugConfig(), chosen):
+    for key in debug.find_changed(chosen):
         yield f"astune.debug.{key}", f"{why}; {AWAY}"
 
 
 def unread_evaluation_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of a method that plays nothing and has nothing to evaluate."""
+    """Keys of an evaluation beside a method that plays nothing and has nothing to evaluate."""
     if astune.trainer.held_out_examples is None:
-        for key in _changed(astune.evaluation, EvaluationConfig(), ("every", "sets")):
+        for key in astune.evaluation.find_changed(("every", "sets")):
             yield (
                 f"astune.evaluation.{key}",
                 f"the method {astune.algorithm.method!r} evaluates nothing without a workflow and held-out tasks, or "
@@ -82,7 +80,7 @@ def unread_evaluation_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def unread_judge_keys(judge: TaskJudgeConfig, judges: Set[str], *, named: bool) -> Iterator[tuple[str, str]]:
-    """Those of `astune.task_judge` that none of a run's judges reads: `judges` are all, and `named` says that tasks
+    """Keys of `astune.task_judge` that none of a run's judges reads: `judges` are all, and `named` says that tasks
     name some. A judge of the user's own may read each."""
     if judge.scorers and not named:
         yield "astune.task_judge.scorers", f"no task has a field 'scorer' that names one; {AWAY}"
@@ -90,9 +88,9 @@ def unread_judge_keys(judge: TaskJudgeConfig, judges: Set[str], *, named: bool) 
         return
     read = {key for name in judges for key in READ_BY_JUDGE[name]}
     whose = f"none of the judges is one ({', '.join(sorted(judges))})" if judges else "there is no judge"
-    for key in _changed(judge, TaskJudgeConfig(), OF_JUDGES):
-        value, default = getattr(judge, key), getattr(TaskJudgeConfig(), key)
-        inside = [f"{key}.{name}" for name in _changed(value, default)] if isinstance(value, Section) else [key]
+    for key in judge.find_changed(OF_JUDGES):
+        value = getattr(judge, key)
+        inside = [f"{key}.{name}" for name in value.find_changed()] if isinstance(value, Section) else [key]
         for place in inside:
             if not {key, place} & read:
                 users = [name for name, keys in READ_BY_JUDGE.items() if {key, place} & {*keys}]
@@ -110,26 +108,16 @@ def _of_readers(reader: TaskReaderConfig) -> Iterator[tuple[str, str]]:
     command line."""
     if reader.type not in READERS:  # a plug-in, which may read each
         return
-    default = TaskReaderConfig()
     for name in READERS:
         sources = sources_of(reader.model_copy(update={"type": name}))
         if name == reader.type or (sources is not None and sources.has_training):
             continue
         keys = ("training_split", "validation_split") if name == "env_service" else None
-        for key in _changed(getattr(reader, name), getattr(default, name), keys):
+        for key in getattr(reader, name).find_changed(keys):
             yield (
                 f"astune.task_reader.{name}.{key}",
                 f"for astune.task_reader.type {name!r}, and the type is {reader.type!r}; {AWAY}",
             )
     if reader.type == "env_service":
-        for key in _changed(reader.fields, default.fields):
+        for key in reader.fields.find_changed():
             yield f"astune.task_reader.fields.{key}", f"tasks of an environment service have no columns; {AWAY}"
-
-
-def _changed(section: Section, default: Section, keys: Collection[str] | None = None) -> list[str]:
-    """The keys of a section that are away from their defaults."""
-    return [
-        name
-        for name in (type(section).model_fields if keys is None else keys)
-        if getattr(section, name) != getattr(default, name)
-    ]

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from astune.config.evaluation import FAMILIES, FIGURES, aim_of, is_named_by_user, split_figure
 from astune.config.schema import AstuneConfig
-from astune.config.task_sources import sources_of
+from astune.config.tasks import sources_of
 from astune.errors import nearest
 
 EXAMPLES = "held_out/examples"
 
 
 def evaluation_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of the sets of held-out tasks, and of how often each task is tried."""
+    """Contradictions of the sets of held-out tasks, and of how often each task is tried."""
     reader, evaluation = astune.task_reader, astune.evaluation
     sources = sources_of(reader)
     for name, chosen in evaluation.sets.items():
@@ -42,8 +42,8 @@ def evaluation_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]
 
 
 def keep_best_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Those of the figure by which the best checkpoint is kept. The metrics that a judge or a workflow gives are known
-    when it has given them: after the first evaluation."""
+    """Contradictions of the figure by which the best checkpoint is kept. The metrics that a judge or a workflow gives
+    are known when it has given them: after the first evaluation."""
     if astune.trainer.keep_best is None:
         return
     figure, evaluation, total = aim_of(astune.trainer.keep_best).figure, astune.evaluation, astune.trainer.total_steps

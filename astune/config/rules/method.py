@@ -71,7 +71,7 @@ class MethodRules:
                 "astune.trainer.examples_filter",
                 f"it chooses among recorded episodes, which only method 'sft' learns from on Trinity; {AWAY}",
             )
-        yield from self._unused_keys(astune.backbone)
+        yield from self._find_unused_keys(astune.backbone)
 
     def _examples(self, astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         method, trainer = self.algorithm.method, astune.trainer
@@ -87,12 +87,9 @@ class MethodRules:
         elif trainer.examples is None and not trainer.examples_of_run:
             yield "astune.trainer.examples", f"not set; astune.algorithm.method {method!r} learns from examples"
 
-    def _unused_keys(self, backbone: str) -> Iterator[tuple[str, str]]:
-        default = AlgorithmConfig()
+    def _find_unused_keys(self, backbone: str) -> Iterator[tuple[str, str]]:
         builtin = {name: _load(name)(self.algorithm) for name in METHODS}
-        for name in sorted(set(AlgorithmConfig.model_fields) - SAID_ELSEWHERE - self.keys):
-            if getattr(self.algorithm, name) == getattr(default, name):
-                continue
+        for name in sorted(set(self.algorithm.find_changed()) - SAID_ELSEWHERE - self.keys):
             users = {method: rules for method, rules in builtin.items() if name in rules.keys}
             if backbone == "trinity" and any(each.plays and each.is_trained_by(backbone) for each in users.values()):
                 continue  # Trinity lists such keys when the run starts

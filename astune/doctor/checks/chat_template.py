@@ -37,7 +37,7 @@ def check_template(checked: CheckedConfig) -> Iterator[Finding]:
     problems = [*_roles(chat_format, where), *_stop(chat_format, where)]
     problems += _tools(checked)
     if not problems:
-        problems += _prefix(chat_format, checked, _offered(checked))
+        problems += _prefix(chat_format, checked, _offers_tools(checked))
     yield from problems
     if not problems:
         calls = f"tool calls written as {chat_format.tool_call_format!r} and read back"
@@ -49,7 +49,7 @@ def check_template(checked: CheckedConfig) -> Iterator[Finding]:
         )
 
 
-def _offered(checked: CheckedConfig) -> bool | None:
+def _offers_tools(checked: CheckedConfig) -> bool | None:
     """True if the workflow offered tools in the dry run; None if there was none, or none that called the model."""
     try:
         played = checked.dry_run
@@ -77,8 +77,10 @@ def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
     calls = chat_format.tool_call_format != "none"
     found = {name: told for name, told in problems.items() if told is not None and (calls or not _SENT[name][1])}
     if found:
+        *others, last = found
         yield warn(
-            f"an agent that sends {_listed(list(found))} ends with an error: {next(iter(found.values()))}",
+            f"an agent that sends {' or '.join(filter(None, [', '.join(others), last]))} ends with an error: "
+            f"{next(iter(found.values()))}",
             where=where,
             fix="nothing, if your agent sends none; else write it into another message, or use another template",
         )
@@ -107,11 +109,6 @@ def _problem(chat_format: ChatFormat, messages: Sequence[Message], tools: Sequen
     return None
 
 
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
 def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
     if not chat_format.stop_token_ids:
         yield fail(
@@ -122,8 +119,8 @@ def _stop(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
 
 
 def _tools(checked: CheckedConfig) -> Iterator[Finding]:
-    """What keeps agents from using tools."""
-    offered, problem = _offered(checked), checked.chat_format.call_problem
+    """Find what keeps agents from using tools."""
+    offered, problem = _offers_tools(checked), checked.chat_format.call_problem
     for_chat_alone = checked.chat_format.tool_call_format == "none" and not offered
     if problem is None or for_chat_alone:
         return
@@ -136,8 +133,10 @@ def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | Non
     would begin a new timeline there, and this is the label it would give."""
     asks_again = _asks_again(checked)
     situations: dict[str, tuple[Sequence[Message], str | None]] = {"a new user message": ([USER], None)}
-    if chat_format.reasoning_openings and _writes_reasoning(chat_format):
-        situations[AFTER_REASONING] = ([USER], "Hm.")
+    if chat_format.reasoning_openings:
+        reasons = {**ANSWER, "reasoning_content": "reasoning-probe"}
+        if "reasoning-probe" in chat_format.render([USER, reasons], add_generation_prompt=False):
+            situations[AFTER_REASONING] = ([USER], "Hm.")
     if offered is not False and chat_format.tool_call_format != "none":
         situations["a tool result"] = ([RESULT], None)
     for name, (more, reasoning) in situations.items():
@@ -153,17 +152,12 @@ def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | Non
 
 
 def _asks_again(checked: CheckedConfig) -> bool:
-    """Whether a conversation of the dry run had more than one user message, so that dropped reasoning would matter."""
+    """True if a conversation of the dry run had more than one user message, so that dropped reasoning would matter."""
     try:
         turns = checked.dry_run.episode.turns
     except Missing:
         return False
     return any(sum(message.get("role") == "user" for message in turn.messages) > 1 for turn in turns)
-
-
-def _writes_reasoning(chat_format: ChatFormat) -> bool:
-    message = {**ANSWER, "reasoning_content": "reasoning-probe"}
-    return "reasoning-probe" in chat_format.render([USER, message], add_generation_prompt=False)
 
 
 def _fork(chat_format: ChatFormat, more: Sequence[Message], reasoning: str | None) -> str | None:

@@ -9,7 +9,6 @@ from astune.backbone.base import check_keys, refuse_problems
 from astune.backbone.verl.demand import Demand
 from astune.backbone.verl.trainer.settings import settings_of
 from astune.config.load import LoadedConfig, load_config
-from astune.config.schema import AstuneConfig
 from astune.doctor.checked_config import CheckedConfig, is_service
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok
@@ -36,7 +35,7 @@ _FIXES = (
 
 def check_config(checked: CheckedConfig) -> Iterator[Finding]:
     try:
-        loaded = _loaded(checked)
+        loaded = _load(checked)
     except ConfigError as error:
         yield from problems(error)
         return
@@ -53,7 +52,11 @@ def check_config(checked: CheckedConfig) -> Iterator[Finding]:
         if checked.runs:
             refuse_problems(checked.backbone, loaded)
         if name == "verl" and checked.runs:
-            yield from _placement(Demand.of(settings_of(loaded).tree), checked.config)
+            demand = Demand.of(settings_of(loaded).tree)
+            for problem in demand.problems():
+                key, _, what = problem.partition(": ")
+                yield fail(what, where=key, fix="make one of them a multiple of the other")
+            yield ok("; ".join(" ".join(line.split()) for line in demand.table(checked.config)))
     except ConfigError as error:
         yield from problems(error)
         return
@@ -61,7 +64,7 @@ def check_config(checked: CheckedConfig) -> Iterator[Finding]:
     yield ok(f"{len(loaded.set_by_user())} keys are set, backbone {name!r} knows them all{unused}")
 
 
-def _loaded(checked: CheckedConfig) -> LoadedConfig:
+def _load(checked: CheckedConfig) -> LoadedConfig:
     """Raises ConfigError for what a run would refuse; one of `astune online` may lack what only a run needs."""
     try:
         return load_config(checked.conf, checked.overrides, backbone=checked.chosen_backbone)
@@ -79,14 +82,6 @@ def _service(checked: CheckedConfig) -> LoadedConfig | None:
         return None
     runs = loaded.config.astune.rollout.agentscope_learn_protocol is not None
     return loaded if is_service(loaded) and not runs else None
-
-
-def _placement(demand: Demand, config: AstuneConfig) -> Iterator[Finding]:
-    """What runs where on verl."""
-    for problem in demand.problems():
-        key, _, what = problem.partition(": ")
-        yield fail(what, where=key, fix="make one of them a multiple of the other")
-    yield ok("; ".join(" ".join(line.split()) for line in demand.table(config)))
 
 
 def problems(error: ConfigError) -> Iterator[Finding]:

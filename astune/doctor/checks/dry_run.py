@@ -1,8 +1,13 @@
-"""Does an episode of the workflow come to its end when the model is right?"""
+"""Does the workflow load, does an episode of it come to its end when the model is right, and do its tools run?
+
+A tool is tried by a call as it should be and by one without arguments, which is refused before anybody is asked for
+permission, and before the tool begins.
+"""
 
 from __future__ import annotations
 
 import linecache
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
@@ -13,19 +18,52 @@ from astune.config.rules import plays_episodes
 from astune.context_tracker.prompt.call_check import OFFERS_TOOLS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig, Missing
-from astune.doctor.checks.dry_run_tools import on_call_without_arguments, on_fitting_call, tool_to_try
 from astune.doctor.checks.packages import how_to_install
-from astune.doctor.checks.workflow import KEY
 from astune.doctor.findings import Finding, fail, ok, skip, warn
-from astune.doctor.scripted_episode import Blocked, DryRun, ModelScript, needs_arguments, play
-from astune.errors import SetupError
+from astune.doctor.scripted_episode import ENDS, Blocked, DryRun, ModelScript, needs_arguments, play
+from astune.errors import PluginError, SetupError, name_error
+from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
-from astune.support.user_code import code_of, place_of
+from astune.support.user_code import code_of, place_of, source_of
 from astune.support.user_values import text_of
 from astune.task_judge import Judge
 from astune.training.rollout_setup import NoPolicy, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
+from astune.workflow.tuner import HOST_TOOLS
+from astune.workflow.workflow_base import as_workflow
+
+KEY = "astune.rollout.agentscope_learn_protocol"
+
+
+def check_workflow(checked: CheckedConfig) -> Iterator[Finding]:
+    spec = checked.config.rollout.agentscope_learn_protocol
+    assert spec is not None, "astune.config.rules refuses a configuration without a workflow"
+    try:
+        factory = as_workflow(load_plugin(spec, kind="workflow"))
+    except PluginError as error:
+        fix = how_to_install(str(error)) or _how_to_fix(str(error))
+        yield fail(str(error), where=checked.where(KEY), fix=fix)
+        return
+    try:
+        factory()
+    except Exception as error:
+        what = f"the workflow cannot be made: {name_error(error)}{code_of(error)}"
+        yield fail(what, where=place_of(error) or checked.where(KEY), fix="fix __init__: it runs once per episode")
+        return
+    checked.workflow = factory
+    yield ok(f"{spec} loads, and its parameters fit")
+
+
+def _how_to_fix(message: str) -> str:
+    if "importing it failed" in message:
+        return "fix the line that is named: the file must import without errors"
+    if "there is no" in message or "no such file" in message or "Expected 'package.module:Name'" in message:
+        return "name a file and a class or function that there is: 'my_agent.py:MyWorkflow'"
+    return (
+        "write it as a Workflow class with `execute(self, task, tuner)` or a function of (task, tuner) or (task, model)"
+    )
+
 
 SECONDS = 20.0
 """Most time an episode gets in which every model answers at once."""
@@ -86,7 +124,7 @@ def check_dry_run(checked: CheckedConfig) -> Iterator[Finding]:
         problems = [*_problems(checked, played)]
         yield from problems
         if not any(problem.level == "fail" for problem in problems):
-            yield from _called_tools(checked, setup, task, played, seconds)
+            yield from _try_tools(checked, setup, task, played, seconds)
     except SetupError as error:
         cause = error.__cause__ or error
         fix = "let it work on this machine: what it opens must be there before a run starts"
@@ -99,7 +137,7 @@ def check_dry_run(checked: CheckedConfig) -> Iterator[Finding]:
         )
 
 
-def _called_tools(
+def _try_tools(
     checked: CheckedConfig, setup: RolloutSetup, task: Task, played: DryRun, seconds: float
 ) -> Iterator[Finding]:
     """An episode with a call as it should be, and one with a call that lacks its arguments."""
@@ -145,7 +183,7 @@ def _problems(checked: CheckedConfig, played: DryRun) -> Iterator[Finding]:
         )
         return
     if plays_episodes(checked.config):  # an evaluation trains nothing
-        yield from _untrained(episode, where)
+        yield from _find_untrained(episode, where)
     yield from _blocking(played)
     for said in played.notes.values():
         yield warn(said, where=where, fix="fix it, or know that the run says the same")
@@ -165,7 +203,7 @@ def _problems(checked: CheckedConfig, played: DryRun) -> Iterator[Finding]:
             where=where,
             fix="return WorkflowOutput(answer=...) with the text of the agent's last message",
         )
-    elif episode.task.answer is not None and not _passed(checked, episode):
+    elif episode.task.answer is not None and not _has_passed(checked, episode):
         verdict = episode.verdict
         reason = f" ({verdict.reason})" if verdict is not None and verdict.reason else ""
         yield fail(
@@ -225,7 +263,7 @@ def _own_reward(checked: CheckedConfig, played: DryRun, where: str) -> Iterator[
         )
 
 
-def _passed(checked: CheckedConfig, episode: Episode) -> bool:
+def _has_passed(checked: CheckedConfig, episode: Episode) -> bool:
     """True if a right answer was judged right, as far as the judge can be asked."""
     verdict = episode.verdict
     if verdict is None or verdict.judged_by in ("doctor", "workflow"):
@@ -266,7 +304,7 @@ def _error(checked: CheckedConfig, episode: Episode) -> Finding:
     return fail(f"{who}: {said}{code_of(error.traceback)}", where=place, fix=fix)
 
 
-def _untrained(episode: Episode, where: str) -> Iterator[Finding]:
+def _find_untrained(episode: Episode, where: str) -> Iterator[Finding]:
     reasons = Counter(turn.excluded for turn in episode.turns if turn.excluded is not None)
     if not reasons:
         return
@@ -281,3 +319,67 @@ def _untrained(episode: Episode, where: str) -> Iterator[Finding]:
         yield fail(f"no turn of the workflow would be trained ({listed})", where=where, fix=fix)
     elif "greedy" in reasons:
         yield warn(f"some turns would not be trained ({listed})", where=where, fix=fix)
+
+
+_AGENT = re.compile(r"\bAgent\(")
+
+
+def tool_to_try(played: DryRun) -> str | None:
+    """The first tool that does not look made to hand in the answer; none that would act on this machine."""
+    subjects = [subject.removeprefix(HOST_TOOLS) for subject in played.notes if subject.startswith(HOST_TOOLS)]
+    here = {name for subject in subjects for name in subject.split(", ")}
+    return next((name for name in played.tools if not ENDS.search(name) and name not in here), None)
+
+
+def on_fitting_call(checked: CheckedConfig, played: DryRun, tool: str) -> Iterator[Finding]:
+    """The outcome of a call of `tool` whose arguments fit its schema."""
+    episode = played.episode
+    called = f"a call of {tool!r} with made-up arguments that fit it"
+    if episode.error is not None and "asked for permission" in episode.error.message:
+        yield fail(
+            f"{called} does not run the tool: AgentScope 2.x asks for a permission, nobody answers in training, and "
+            "every episode ends at its first tool call",
+            where=_line_of_the_agent(checked),
+            fix="Agent(..., **training_defaults()), from astune.workflow.agentscope",
+        )
+    elif (use := episode.tools.get(tool)) is not None and use.errors:
+        yield ok(f"{called} fails: {use.message!r}; see that it is the arguments, and not the tool")
+
+
+def _line_of_the_agent(checked: CheckedConfig) -> str:
+    """The line of the workflow's file that makes an AgentScope agent first, else the one that names the workflow."""
+    file = source_of(checked.config.rollout.agentscope_learn_protocol or "")
+    lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    found = next((number for number, line in enumerate(lines, start=1) if _AGENT.search(line)), None)
+    return checked.where(KEY) if found is None else f"{file}:{found}"
+
+
+def on_call_without_arguments(checked: CheckedConfig, played: DryRun, tool: str) -> Iterator[Finding]:
+    """The workflow's reaction to a call without arguments."""
+    episode = played.episode
+    called = f"a call of {tool!r} without its arguments, as an untrained model writes them,"
+    if episode.stop_reason is StopReason.TIMEOUT or (
+        episode.error is not None and episode.stop_reason is StopReason.ERROR and episode.error.stage == "workflow"
+    ):
+        assert episode.error is not None
+        yield warn(
+            f"{called} ends the whole episode: {episode.error.kind}: {episode.error.message}"
+            f"{code_of(episode.error.traceback)}",
+            where=place_of(episode.error.traceback) or checked.where(KEY),
+            fix="catch it where the tool is called and hand the error to the model as the tool's result",
+        )
+    elif episode.stop_reason is StopReason.MAX_TURNS:
+        yield warn(
+            f"the agent has tools, and after one call of a tool astune.rollout.max_turns = {len(episode.turns)} leaves "
+            "it no call to answer",
+            where=checked.where("astune.rollout.max_turns"),
+            fix="raise it: each tool call is a turn, and so is the answer",
+        )
+    elif not any(message.get("role") == "tool" for turn in episode.turns for message in turn.messages):
+        yield warn(
+            f"{called} got no result: the model was not called again with one",
+            where=checked.where(KEY),
+            fix="send a message with role 'tool' for each call, then call the model again",
+        )
+    else:
+        yield ok(f"{called} is answered with a tool result, and the agent goes on")

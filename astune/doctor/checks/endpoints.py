@@ -59,7 +59,7 @@ def _where(checked: CheckedConfig, key: str) -> str:
 
 
 def _teacher(checked: CheckedConfig, config: TeacherConfig) -> Finding:
-    """Whether it weighs tokens, and whether they are the model's."""
+    """Check that it weighs tokens, and that they are the model's."""
     client, tokens = ScoringClient("teacher", _quick(config), key=TEACHER), checked.chat_format
     try:
         asyncio.run(client.check_vocabulary(tokens.encode, tokens.decode))
@@ -75,7 +75,7 @@ def _quick(config: C) -> C:
 
 async def _ask(key: str, model: ChatModelConfig, where: str) -> list[Finding]:
     client = ChatClient(key.rpartition(".")[2], _quick(model), key=key)
-    known = await _known(client)
+    known = await _list_models(client)
     trainable = isinstance(model, AuxiliaryModelConfig) and model.trainable
     wanted = {"logprobs": True, "return_token_ids": True} if trainable else {}
     try:
@@ -115,7 +115,7 @@ def _trainable(reply: ChatReply, where: str) -> Iterator[Finding]:
         )
 
 
-async def _known(client: ChatClient) -> list[str]:
+async def _list_models(client: ChatClient) -> list[str]:
     """The models that an API lists, none if it does not say."""
     try:
         return await client.models(SECONDS) or []

@@ -90,11 +90,11 @@ class FirstPrompts:
         """A warning for each part that differs, with both shown."""
         if self._other_systems:
             place, system = self._other_systems[0]
-            shown = _shown(system, self._systems[0]), _shown(self._systems[0], system)
+            shown = _show_text(system, self._systems[0]), _show_text(self._systems[0], system)
             yield self._warning("system message", len(self._other_systems), place, *shown)
         if self._other_tools:
             place, tools = self._other_tools[0]
-            yield self._warning("tools", len(self._other_tools), place, *_shown_tools(tools, self._tools[0]))
+            yield self._warning("tools", len(self._other_tools), place, *_show_tools(tools, self._tools[0]))
 
     def _warning(self, what: str, count: int, place: str, theirs: str, agents: str) -> Finding:
         return warn(
@@ -120,7 +120,7 @@ def _by_name(tools: Messages) -> Mapping[str, str]:
     return found
 
 
-def _shown(text: str, other: str) -> str:
+def _show_text(text: str, other: str) -> str:
     """The text, or of a long one the part from shortly before the first difference."""
     if not text:
         return "none"
@@ -128,9 +128,9 @@ def _shown(text: str, other: str) -> str:
     return shorten(f"{'...' * bool(start)}{text[start:]}", LONG)
 
 
-def _shown_tools(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:
+def _show_tools(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:
     """The names where they differ, else the definitions of the first tool of which they do."""
     if one.keys() != other.keys():
         return ", ".join(one) or "none", ", ".join(other) or "none"
     name = next(name for name in one if one[name] != other[name])
-    return _shown(one[name], other[name]), _shown(other[name], one[name])
+    return _show_text(one[name], other[name]), _show_text(other[name], one[name])

@@ -42,21 +42,16 @@ def check_judge(checked: CheckedConfig) -> Iterator[Finding]:
     except TaskError as error:
         yield fail(str(error), where=checked.where(KEY), fix="correct the task, or take its field out")
         return
-    yield from _unread_keys(checked)
+    evaluated = chain.from_iterable(evaluation.tasks for evaluation in checked.evaluations)
+    for key, why in judge_keys_that_none_reads(chain(_tasks(checked), evaluated), checked.config):
+        said = why.removesuffix(f"; {AWAY}")
+        yield fail(f"no judge reads {key}: {said}", where=checked.where(key), fix=f"{AWAY}: a run refuses it")
     if not checked.config.task_judge.judges:
         checked.judge = None
         if not found:
             yield ok("no judge: the workflow returns the reward itself (see the dry run)")
     for judged in found:
         yield from _check(checked, judged)
-
-
-def _unread_keys(checked: CheckedConfig) -> Iterator[Finding]:
-    """What a run refuses, as none of the judges reads it."""
-    evaluated = chain.from_iterable(evaluation.tasks for evaluation in checked.evaluations)
-    for key, why in judge_keys_that_none_reads(chain(_tasks(checked), evaluated), checked.config):
-        said = why.removesuffix(f"; {AWAY}")
-        yield fail(f"no judge reads {key}: {said}", where=checked.where(key), fix=f"{AWAY}: a run refuses it")
 
 
 def _tasks(checked: CheckedConfig) -> list[Task]:
@@ -84,7 +79,7 @@ def _check(checked: CheckedConfig, judged: JudgedTasks) -> Iterator[Finding]:
     chosen = tasks[: MOST_BUILT_IN if judged.names == [MATH_JUDGE] else MOST_PLUG_IN]
     try:
         seconds = judged.config.seconds * (len(wordings(judged.config)) + 2) * (len(chosen) + 1)
-        rights, wording, wrongs = in_time(_tried(judged, chosen, tasks), seconds)
+        rights, wording, wrongs = in_time(_try_answers(judged, chosen, tasks), seconds)
     except Blocked as error:
         fix = "make it faster, or raise astune.task_judge.timeout; code that waits must use await"
         yield fail(f"the judge is {error}", where=checked.where(KEY), fix=fix)
@@ -100,10 +95,11 @@ def _check(checked: CheckedConfig, judged: JudgedTasks) -> Iterator[Finding]:
         )
 
 
-async def _tried(
+async def _try_answers(
     judged: JudgedTasks, chosen: Sequence[Task], tasks: Sequence[Task]
 ) -> tuple[list[TriedAnswer], str, Mapping[str, Sequence[TriedAnswer]]]:
-    """What the judge says of right answers, their words, and what it says of answers that must not pass, by kind."""
+    """The judge's words on right answers, how these are written, and its words on answers that must not pass, by
+    kind."""
     rights, wording = await in_best_words(judged, chosen)
     kinds: dict[str, list[tuple[Task, str | None]]] = {
         "a wrong answer": [(task, wrong_answer(task, tasks, wording)) for task in chosen],

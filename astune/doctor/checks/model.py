@@ -10,7 +10,7 @@ from astune.backbone.memory.model_size import ModelSize, layers_in, read_size
 from astune.context_tracker.model_dir import adapter_dir, load_chat_format, resolve_base_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
-from astune.doctor.hub import cached_model, is_hub_id, is_reachable
+from astune.doctor.hub import find_cached_model, is_hub_id, is_reachable
 from astune.errors import ModelError
 from astune.support.machine_memory import show_count
 
@@ -54,7 +54,8 @@ def check_model(checked: CheckedConfig) -> Iterator[Finding]:
         problems += 1
         yield found
     if not problems:
-        yield ok(f"{config.path}: {_shown(size)}")
+        parameters = f"{show_count(size.parameters)} parameters (by its {size.source})"
+        yield ok(f"{config.path}: {parameters}, {size.layers} layers")
 
 
 def _targets(checked: CheckedConfig, folder: Path, size: ModelSize) -> Iterator[Finding]:
@@ -73,7 +74,7 @@ def _folder(checked: CheckedConfig) -> Generator[Finding, None, Path | None]:
     """The folder with at least the small files of the model; None if it cannot be had."""
     path, where = checked.config.model.path, checked.where(KEY)
     if is_hub_id(path) and (checked.offline or not is_reachable()):
-        folder = cached_model(path)
+        folder = find_cached_model(path)
         if folder is None and checked.offline:
             yield skip(f"{path} is on the Hugging Face hub and not yet on this machine, and this is --offline")
         elif folder is None:
@@ -88,7 +89,3 @@ def _folder(checked: CheckedConfig) -> Generator[Finding, None, Path | None]:
         fix = "'tiny', a folder in Hugging Face's format, or a hub id such as Qwen/Qwen3-0.6B"
         yield fail(str(error).splitlines()[0], where=where, fix=fix)
         return None
-
-
-def _shown(size: ModelSize) -> str:
-    return f"{show_count(size.parameters)} parameters (by its {size.source}), {size.layers} layers"

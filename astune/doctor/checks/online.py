@@ -42,7 +42,7 @@ def check_service(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 def _rules(checked: CheckedConfig) -> Iterator[Finding]:
-    """What the trainer refuses when it starts."""
+    """Find what the trainer refuses when it starts."""
     try:
         check_online(checked.loaded)
     except ConfigError as error:
@@ -154,8 +154,9 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where(STORE),
             fix=fix,
         )
-    if (file := _unwritable(url)) is not None:
-        yield fail(f"nothing can be written into {file}", where=checked.where(STORE), fix="change its rights")
+    path = Path(url.removeprefix("sqlite:///").partition("?")[0])
+    if url.startswith("sqlite:///") and path.is_file() and not os.access(path, os.W_OK):
+        yield fail(f"nothing can be written into {path}", where=checked.where(STORE), fix="change its rights")
     if version.folder is None:
         yield ok(f"{show_url(url)} is there; no version was made yet")
         return
@@ -166,12 +167,6 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
         yield fail(f"the newest version is {version.number}, and {error}", where=checked.where(FOLDER), fix=fix)
         return
     yield ok(f"{show_url(url)} is there; its newest version is {version.number}, and its checkpoint is whole")
-
-
-def _unwritable(url: str) -> Path | None:
-    """The file of a SQLite store that may not be written."""
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0])
-    return path if url.startswith("sqlite:///") and path.is_file() and not os.access(path, os.W_OK) else None
 
 
 def _engine(checked: CheckedConfig) -> Iterator[Finding]:

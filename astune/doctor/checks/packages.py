@@ -14,7 +14,7 @@ from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import MissingDependency
 from astune.plugins import agentscope_hint
 from astune.support import machine_memory
-from astune.support.user_code import imported_by, source_of
+from astune.support.user_code import imports_of, source_of
 
 PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
@@ -73,9 +73,9 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
             seen.append(f"vLLM {find_vllm_version(config.rollout.vllm)}")
         except MissingDependency as error:
             yield fail(str(error), fix=VLLM)
-    yield from _needed_by_backbone(checked)
+    yield from _check_backbone(checked)
     file = source_of(config.rollout.agentscope_learn_protocol or "")
-    if file is not None and "agentscope" in imported_by(file):
+    if file is not None and "agentscope" in imports_of(file):
         installed = version_of("agentscope")
         if installed is None:
             yield fail("the workflow imports agentscope, which is not installed", where=str(file), fix=AGENTSCOPE)
@@ -86,7 +86,7 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
     yield ok(", ".join(seen))
 
 
-def _needed_by_backbone(checked: CheckedConfig) -> Iterator[Finding]:
+def _check_backbone(checked: CheckedConfig) -> Iterator[Finding]:
     try:
         if checked.loaded is not None:
             checked.backbone.require_packages(checked.loaded)

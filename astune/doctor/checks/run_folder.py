@@ -86,7 +86,10 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
 def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
     if covers(checked.backbone.ignored_sections, "astune.trainer"):
         return
-    free, kept = shutil.disk_usage(folder).free, _kept(checked)
+    trainer = checked.config.trainer
+    free = shutil.disk_usage(folder).free
+    # while one more is written, with the last one of each earlier stage
+    kept = trainer.keep_checkpoints + (trainer.keep_best is not None) + 1 + max(len(checked.stages()) - 1, 0)
     try:
         checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
     except Missing:
@@ -107,12 +110,6 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
         yield ok(said)
 
 
-def _kept(checked: CheckedConfig) -> int:
-    """Checkpoints on the disk while one more is written; the last of each of `astune.stages` is kept."""
-    trainer = checked.config.trainer
-    return trainer.keep_checkpoints + (trainer.keep_best is not None) + 1 + max(len(checked.stages()) - 1, 0)
-
-
 def _episodes(checked: CheckedConfig) -> float:
     """Bytes of all episode files, if each answer had half its most tokens."""
     config = checked.config
@@ -128,6 +125,6 @@ def _episodes(checked: CheckedConfig) -> float:
 
 
 def _times(checked: CheckedConfig, every: int) -> int:
-    """How often held-out tasks are played that are due every so many steps."""
+    """Count how often held-out tasks are played that are due every so many steps."""
     evaluation = checked.config.evaluation
     return evaluation.before + evaluation.after + (total_steps(checked) // every if every else 0)

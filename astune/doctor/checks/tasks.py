@@ -47,8 +47,8 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
         return
     checked.tasks = {"training": training, "validation": validation}
     checked.evaluations = evaluations_of(checked.config.evaluation, sets)
-    yield from _repeated("training", training)
-    yield from _repeated("validation", validation)
+    yield from _find_repeated("training", training)
+    yield from _find_repeated("validation", validation)
     yield from _answers(checked, [*training, *validation])
     if 0 < len(training) < FEW:
         yield warn(
@@ -141,7 +141,7 @@ def _fix_for(problem: str) -> str:
     return "correct the line"
 
 
-def _repeated(split: Split, tasks: Sequence[Task]) -> Iterator[Finding]:
+def _find_repeated(split: Split, tasks: Sequence[Task]) -> Iterator[Finding]:
     first: dict[int, Task] = {}
     again = [
         (task, before) for task in tasks if (before := first.setdefault(question_number(task, 0), task)) is not task

@@ -52,7 +52,7 @@ def noun(checked: CheckedConfig) -> str:
 
 
 def number(checked: CheckedConfig) -> int:
-    """How many tasks, or examples, are trained on. Raises Missing where they could not be read."""
+    """Count the tasks, or examples, that are trained on. Raises Missing where they could not be read."""
     return len(checked.tasks["training"]) if plays_episodes(checked.config) else checked.examples
 
 
@@ -198,7 +198,7 @@ def _evaluation(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 def _keep_best(checked: CheckedConfig) -> Iterator[Finding]:
-    """Whether the judge gives the figure by which the best checkpoint is kept."""
+    """Check that the judge gives the figure by which the best checkpoint is kept."""
     named = checked.config.trainer.keep_best
     try:
         verdict = checked.dry_run.episode.verdict

@@ -60,7 +60,7 @@ class DataCollector:
         collect_fields: Mapping[str, bool] | None = None,
         spool: str | Path | None = None,
     ) -> None:
-        self._left_out = _left_out(collect_fields or {})
+        self._left_out = _find_left_out(collect_fields or {})
         self._endpoint = endpoint_of(endpoint) if endpoint is not None else None
         self._path = Path(path) if path is not None else None
         self._token = token
@@ -308,7 +308,7 @@ def _of_function(question: Any, answer: Any, calls: list[RecordedTool], model: s
     return fields | ({"model": model} if model else {})
 
 
-def _left_out(collect_fields: Mapping[str, bool]) -> frozenset[str]:
+def _find_left_out(collect_fields: Mapping[str, bool]) -> frozenset[str]:
     for name, wanted in collect_fields.items():
         if name not in FIELDS:
             raise OnlineError(f"collect_fields has no {name!r}.{nearest(name, FIELDS)} It has {', '.join(FIELDS)}.")

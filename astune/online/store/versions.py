@@ -52,12 +52,12 @@ def every(connection: sa.Connection) -> list[ModelVersion]:
 
 
 def after(connection: sa.Connection, number: int) -> list[ModelVersion]:
-    """Those that were made after version `number`, the newest first."""
+    """Load the versions that were made after version `number`, the newest first."""
     rows = versions.select().where(versions.c.version > number).order_by(versions.c.version.desc())
     return [_version(row) for row in connection.execute(rows)]
 
 
-def kept_folders(connection: sa.Connection, most: int) -> set[str]:
+def folders_to_keep(connection: sa.Connection, most: int) -> set[str]:
     """The folders of the newest so many."""
     newest_first = sa.select(versions.c.folder).order_by(versions.c.version.desc()).limit(most)
     return {folder for folder in connection.scalars(newest_first) if folder is not None}

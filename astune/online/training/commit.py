@@ -40,7 +40,7 @@ from astune.online.training.checkpoint import new_folder, put_in_place, seal
 from astune.online.training.commit_data import CommitData, DataSetup, make_commit_data
 from astune.online.training.episodes import exclude_other_temperatures
 from astune.online.training.learning import SHARE, CommitUpdates, learn
-from astune.online.training.outcome import CommitOutcomes, figures_of, outcomes_of, turns_of, waits_of, why_nothing
+from astune.online.training.outcome import figures_of, outcomes_of, turns_of, waits_of, why_nothing
 from astune.online.training.plan import Key, Plan, Situation, plan_of
 from astune.online.training.weights import Weights
 from astune.store.database import Database
@@ -187,8 +187,8 @@ def plan_now(
     explicit: bool = False,
     passed: frozenset[Key] = frozenset(),
 ) -> Plan:
-    """What a commit would learn from now, and what waits. `explicit`: one that somebody asked for. `passed`: items in
-    which it has found nothing to learn from."""
+    """Plan what a commit would learn from now, and what waits. `explicit`: one that somebody asked for. `passed`: items
+    in which it has found nothing to learn from."""
     online = config.astune.online
     judged, compared = judgements(connection, online.feedback), preferences(connection)
     ids = [msg_id for each in judged for msg_id in each.msg_ids]
@@ -292,40 +292,23 @@ async def _make_version(
         _keep_lease(setup, connection)
         _count_again(connection, base, now)
         versions.add(connection, version)
-        _write(connection, row.number, data, done, outcomes, now, number)
+        learned.write(connection, row.number, outcomes.episodes, turns_of(data, done))
+        feedback.mark(connection, outcomes.used_feedback, "trained", f"v{number}", now)
+        for reason, ids in outcomes.unused_feedback.items():
+            feedback.mark(connection, ids, "left_out", reason, now)
         commits.end(connection, row.number, "made", now, figures, version=number)
         said: dict[str, Any] = {"commit": row.number, "parent": base.number, "waits": waits_of(rows.plan, outcomes)}
         said["share_of_learning_rate"] = done.metrics[SHARE]
         audit.say(connection, "train", "version made", str(number), now=now, **said)
-        _ask_for_the_rest(connection, row, rows.plan, now)
+        if row.explicit and rows.plan.waiting["for_a_later"]:  # it means all there is: another version learns the rest
+            until = row.asked if row.wanted.time_threshold is None else row.wanted.time_threshold
+            commits.ask(connection, row.by, now, replace(row.wanted, time_threshold=until))
         setup.phase("writing")
 
     setup.database.write(write)
     setup.weights.mark_version(number)
     setup.phase("written")
     return _now(setup.database, row.number)
-
-
-def _ask_for_the_rest(connection: sa.Connection, row: CommitRow, plan: Plan, now: float) -> None:
-    """Who asks for a commit means all that is there: what one version may not learn from, another does right after."""
-    if row.explicit and plan.waiting["for_a_later"]:
-        until = row.asked if row.wanted.time_threshold is None else row.wanted.time_threshold
-        commits.ask(connection, row.by, now, replace(row.wanted, time_threshold=until))
-
-
-def _write(
-    connection: sa.Connection,
-    commit: int,
-    data: CommitData,
-    done: CommitUpdates,
-    outcomes: CommitOutcomes,
-    now: float,
-    version: int,
-) -> None:
-    learned.write(connection, commit, outcomes.episodes, turns_of(data, done))
-    feedback.mark(connection, outcomes.used_feedback, "trained", f"v{version}", now)
-    for reason, ids in outcomes.unused_feedback.items():
-        feedback.mark(connection, ids, "left_out", reason, now)
 
 
 def _end(setup: CommitSetup, row: CommitRow, plan: Plan, data: CommitData, done: CommitUpdates) -> CommitRow:
@@ -373,7 +356,7 @@ def _now(database: Database, number: int) -> CommitRow:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """What a version is made by, of the configuration."""
+    """The part of the configuration that a version is made by."""
     whole = config.astune.model_dump(mode="json")
     kept = {name: whole[name] for name in ("backbone", "model", "algorithm", "trainer", "seed")}
     return kept | {"online": {"commit": whole["online"]["commit"], "feedback": whole["online"]["feedback"]}}

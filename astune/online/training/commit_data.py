@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal, TypeAlias
 
 from astune.algorithm import BatchRules, Receipt, StepEstimator, check_step, split_samples, to_samples
@@ -118,7 +119,9 @@ def make_commit_data(
             if candidate.by_reward:
                 episodes.append(made.episode)
             if candidate.by_thumb:
-                _add_thumb(data, candidate, made)
+                task_id = made.episode.task.task_id
+                data.thumbs += _whole(made.episode, bool(candidate.judgement.thumb), task_id)
+                data.sources[made.episode.episode_id, task_id] = _source("kto", made, candidate.judgement.raters)
             if candidate.by_correction:
                 _add_correction(data, candidate, made, setup)
         if episodes:
@@ -130,7 +133,8 @@ def make_commit_data(
     data.metrics |= tool_metrics(rated)
     data.failing_tools = "; ".join(failing_tools(rated))
     most = setup.config.trainer.micro_batch_tokens
-    data.probes = _probes(_sampled(data), most) or _probes(data.corrections, most)
+    sampled = [*chain.from_iterable(data.parts), *data.thumbs, *data.comparisons]
+    data.probes = _probes(sampled, most) or _probes(data.corrections, most)
     return data
 
 
@@ -200,12 +204,6 @@ def _merge_shared(samples: Sequence[Sample], data: CommitData) -> list[Sample]:
     return found
 
 
-def _add_thumb(data: CommitData, candidate: RatedAnswers, made: OnlineEpisode) -> None:
-    task_id = made.episode.task.task_id
-    data.thumbs += _whole(made.episode, bool(candidate.judgement.thumb), task_id)
-    data.sources[made.episode.episode_id, task_id] = _source("kto", made, candidate.judgement.raters)
-
-
 def _add_comparison(
     data: CommitData,
     pair: ComparedPair,
@@ -262,23 +260,19 @@ def _source(method: Method, made: OnlineEpisode, names: Sequence[str]) -> Sample
 def _whole(episode: Episode, liked: bool, task_id: str) -> list[Sample]:
     """The rows of an answer that is learned from as a whole, good or bad."""
     return [
-        Sample(line, (1.0 if liked else -1.0,) * len(line.spans), _trained_mask(line), task_id, episode.episode_id)
+        Sample(line, (1.0 if liked else -1.0,) * len(line.spans), _mask_of(line), task_id, episode.episode_id)
         for line in episode.timelines
         if line.trained_tokens
     ]
 
 
-def _trained_mask(line: Timeline) -> tuple[float, ...]:
+def _mask_of(line: Timeline) -> tuple[float, ...]:
     return tuple(float(span.trainable and not span.shared) for span in line.spans)
-
-
-def _sampled(data: CommitData) -> list[Sample]:
-    return [*(sample for part in data.parts for sample in part), *data.thumbs, *data.comparisons]
 
 
 def _probes(samples: Sequence[Sample], most_tokens: int) -> list[Sample]:
     """The rows, evenly chosen where they have more than so many tokens: a mean over these tells as much."""
-    rows = [(sample, weights) for sample in samples if any(weights := _trained_mask(sample.timeline))]
+    rows = [(sample, weights) for sample in samples if any(weights := _mask_of(sample.timeline))]
     every = math.ceil(sum(len(sample.timeline.token_ids) for sample, _ in rows) / most_tokens)
     return [
         replace(sample, advantages=(1.0,) * len(weights), weights=weights, rewards=(), imitated=False)

@@ -80,12 +80,12 @@ def episode_of(
 def exclude_other_temperatures(temperature: float, answers: Mapping[str, RecordedAnswer]) -> dict[str, RecordedAnswer]:
     """The answers, for a trainer that takes all tokens at one temperature: turns at another are context only."""
 
-    def known(turn: Turn) -> Turn:
+    def exclude(turn: Turn) -> Turn:
         other = turn.trainable and turn.temperature != temperature
         return replace(turn, excluded=OTHER_TEMPERATURE) if other else turn
 
     return {
-        msg_id: replace(answer, turns=tuple((number, known(turn)) for number, turn in answer.turns))
+        msg_id: replace(answer, turns=tuple((number, exclude(turn)) for number, turn in answer.turns))
         for msg_id, answer in answers.items()
     }
 

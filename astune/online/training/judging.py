@@ -22,7 +22,7 @@ from astune.store.database import Database
 from astune.support.visible import visible
 from astune.task_judge import Judge, make_judge
 from astune.task_judge.judge_base import AT_ONCE
-from astune.types import Episode, Verdict, WorkflowOutput
+from astune.types import WorkflowOutput
 
 MOST_ATTEMPTS = 3
 """Most attempts of a judge at one exchange."""
@@ -103,7 +103,13 @@ class UnratedJudge:
 
     async def _score(self, judge: Judge, exchange: UnratedExchange, answers: Sequence[RecordedAnswer]) -> bool:
         try:
-            verdict = await ask_judge(judge, _episode(exchange, answers), self._seconds)
+            made = episode_of(exchange.exchange, answers, None, set(), answers[0].heading.task_id)
+            last = answers[-1].turns[0][1].response
+            verdict = await ask_judge(
+                judge,
+                replace(made.episode, output=WorkflowOutput(answer=str(last.get("content") or ""))),
+                self._seconds,
+            )
             if not self._rules.least <= verdict.reward <= self._rules.most:
                 raise JudgeError(f"a reward of {verdict.reward:g} is out of bounds")
         except Exception as error:  # whatever a judge of one's own raises: it says nothing about the answer
@@ -115,7 +121,7 @@ class UnratedJudge:
             client=exchange.client,
             parts=(FeedbackPart("number", value=verdict.reward),),
             msg_ids=exchange.msg_ids,
-            comment=_reason(verdict),
+            comment=visible(verdict.reason)[:MOST_COMMENT] or None,
         )
         self._database.write(lambda connection: add(connection, new, self._rules, role="train"))
         return True
@@ -134,14 +140,3 @@ def share_of(exchange: str) -> float:
     (True, True)
     """
     return int.from_bytes(hashlib.sha256(exchange.encode()).digest()[:6], "big") / 2**48
-
-
-def _episode(exchange: UnratedExchange, answers: Sequence[RecordedAnswer]) -> Episode:
-    """With the last answer as its output. The task is what the user asked."""
-    made = episode_of(exchange.exchange, answers, None, set(), answers[0].heading.task_id)
-    last = answers[-1].turns[0][1].response
-    return replace(made.episode, output=WorkflowOutput(answer=str(last.get("content") or "")))
-
-
-def _reason(verdict: Verdict) -> str | None:
-    return visible(verdict.reason)[:MOST_COMMENT] or None

@@ -1,15 +1,22 @@
-"""The figures of commits: `metrics.jsonl` and TensorBoard events in the service's folder, and lines on the terminal."""
+"""The figures of commits: `metrics.jsonl` and TensorBoard events in the service's folder, and lines on the terminal;
+and the status of a service."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from astune.config.online import FeedbackConfig
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
-from astune.online.store import commits
+from astune.online.store import commits, leases, versions
 from astune.online.store.commits import CommitRow
+from astune.online.store.feedback.figures import feedback_figures
+from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.versions import ModelVersion
+from astune.online.training.commit import LEASE
 from astune.online.training.learning import SHARE
 from astune.store.database import Database
 
@@ -87,4 +94,40 @@ def _remarks(figures: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"{groups} fewer answers than astune.rollout.num_repeat{size}, the number at which a group is "
             "complete: set it to as many as come (TrainingRunner: repeat_time), or other commits wait for the rest"
+        )
+
+
+MOST_COMMITS = 20
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """`versions` are those that were made; `feedback` counts by state (`store.feedback.rules.STATES`); `rated` are the
+    episodes that no version was made from yet; `trainer` is the process that has the lease; `not_served` says why an
+    older version than the newest answers."""
+
+    now: float
+    versions: Sequence[ModelVersion]
+    commits: Sequence[CommitRow]
+    feedback: Mapping[str, int]
+    rated: int
+    trainer: str | None
+    not_served: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def status_of(database: Database, now: float) -> ServiceStatus:
+    """Read the status at `now`, in seconds since 1970."""
+    with database.reading() as connection:
+        rated = len(judgements(connection, FeedbackConfig())) + len(preferences(connection))
+        return ServiceStatus(
+            now,
+            [version for version in versions.every(connection) if version.number],
+            commits.recent(connection, MOST_COMMITS),
+            {state: count for state, count in feedback_figures(connection).by_state.items() if count},
+            rated,
+            leases.find_holder(connection, LEASE, now),
+            versions.why_not_served(connection),
         )

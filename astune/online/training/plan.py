@@ -50,7 +50,7 @@ class RatedAnswers:
 
     @property
     def users(self) -> set[str]:
-        """Those who were named, of whom it comes; whom the answer was for, where nobody is."""
+        """The people who were named, of whom it comes; else the one whom the answer was for."""
         said = (*self.judgement.raters, *self.judgement.correctors)
         return {name or self.headings[-1].user or "" for name in said} - {""}
 
@@ -76,7 +76,7 @@ class ComparedPair:
 
     @property
     def users(self) -> set[str]:
-        """Those who were named, of whom it comes; whom the answers were for, where nobody is."""
+        """The people who were named, of whom it comes; else those whom the answers were for."""
         return {name or self.headings[-1].user or "" for name in self.preference.raters} - {""}
 
 

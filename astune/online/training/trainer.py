@@ -178,7 +178,10 @@ class Trainer:
         if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS, self._others):
             return False, None
         if not self._is_holder:
-            self._clean_up(connection, now)
+            back = commits.put_back(connection)
+            deleted = self._clean_folders(connection)
+            if back or deleted:
+                audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
         asked = commits.with_state(connection, "asked")
         by = None if asked else self._due(connection, now)
         if by is not None:
@@ -207,12 +210,6 @@ class Trainer:
             retention.expire(self._database, days, now, silent=silent)
             self._database.write(partial(retention.show_life, now=now))
 
-    def _clean_up(self, connection: sa.Connection, now: float) -> None:
-        back = commits.put_back(connection)
-        deleted = self._clean_folders(connection)
-        if back or deleted:
-            audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
-
     def _clean_folders(self, connection: sa.Connection) -> list[str]:
         """Delete the checkpoints that are neither the newest `astune.trainer.keep_checkpoints` nor, as the service may
         be loading it, the one before the newest; and what no row names."""
@@ -220,7 +217,7 @@ class Trainer:
             logger.warning("old versions are not deleted while %s is there", self._keep)
             return []
         most = max(self._config.astune.trainer.keep_checkpoints, 2)
-        return clean(self._versions, versions.kept_folders(connection, most))
+        return clean(self._versions, versions.folders_to_keep(connection, most))
 
     def _due(self, connection: sa.Connection, now: float) -> By | None:
         """The rule that makes a commit due for which nobody has asked; None if none does."""

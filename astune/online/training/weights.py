@@ -39,8 +39,8 @@ class WithoutSiblings(StepEstimator):
 
 
 def make_online_estimator(config: AlgorithmConfig) -> StepEstimator:
-    """That of `astune.algorithm.advantage`; one that looks at a single group gets a baseline for attempts that have no
-    siblings."""
+    """Make the estimator of `astune.algorithm.advantage`; one that looks at a single group gets a baseline for attempts
+    that have no siblings."""
     found = load_estimator(config)
     return WithoutSiblings(config, found) if isinstance(found, PerGroup | StepWiseGrpo) else found
 

@@ -32,7 +32,7 @@ class Api:
     described: Mapping[str, str]
 
     def docs(self) -> dict[str, Any]:
-        """What `api_docs` shows."""
+        """The documentation that `api_docs` shows."""
         return {
             "name": self.name,
             "description": self.about,
@@ -103,7 +103,7 @@ def _check(name: str, annotation: str, value: Any) -> None:
         raise AppError(f"{name}: more than {MOST_CHARACTERS} characters")
 
 
-def paged(items: Sequence[Any], page: int) -> dict[str, Any]:
+def paginate(items: Sequence[Any], page: int) -> dict[str, Any]:
     """One page of a list."""
     pages = max(1, -(-len(items) // PAGE_SIZE))
     if not 1 <= page <= pages:

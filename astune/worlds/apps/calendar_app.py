@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from astune.worlds.apps.app import App, AppError, check_address, paged, read_time
+from astune.worlds.apps.app import App, AppError, check_address, paginate, read_time
 from astune.worlds.apps.state import CALENDAR_TIME, Event, World
 
 CALENDAR = App("calendar", "Events and who comes to them.")
@@ -38,7 +38,7 @@ def _check_free(world: World, start: datetime, minutes: int, besides: int | None
 def list_events(world: World, date: str, page: int = 1) -> Any:
     """Events of one day in order of time, 5 on a page."""
     day = read_time(world, "date", f"{date} 00:00").date()
-    return paged([_show(key, event) for key, event in _in_order(world) if event.start.date() == day], page)
+    return paginate([_show(key, event) for key, event in _in_order(world) if event.start.date() == day], page)
 
 
 @CALENDAR.api(query="part of a title, or of the address of somebody invited", page="page of the list")
@@ -48,7 +48,7 @@ def search_events(world: World, query: str, page: int = 1) -> Any:
     found = [
         (key, event) for key, event in _in_order(world) if wanted in " ".join([event.title, *event.attendees]).lower()
     ]
-    return paged([_show(key, event) for key, event in found], page)
+    return paginate([_show(key, event) for key, event in found], page)
 
 
 @CALENDAR.api(event_id="number of the event")

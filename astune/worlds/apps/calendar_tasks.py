@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from astune.worlds.apps.seeded_world import FIRST_HOUR, LAST_HOUR, days, people_of
 from astune.worlds.apps.state import CALENDAR_TIME, Event, World
-from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, shown_day
+from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, show_day
 
 
 def move_meeting(rng: random.Random, world: World) -> AppsTask:
@@ -27,14 +27,14 @@ def move_meeting(rng: random.Random, world: World) -> AppsTask:
 
     def solve(call: CallApi) -> str:
         (event,) = every(call, "calendar", "search_events", query=address_of(call, person.name))
-        busy = {other["start"] for other in every(call, "calendar", "list_events", date=shown_day(day))}
+        busy = {other["start"] for other in every(call, "calendar", "list_events", date=show_day(day))}
         times = [(day + timedelta(hours=hour)).strftime(CALENDAR_TIME) for hour in range(FIRST_HOUR, LAST_HOUR)]
         free = next(time for time in times if time not in busy)
         call("calendar", "move_event", event_id=event["event_id"], start=free)
         return ""
 
     query = (
-        f"Move my meeting with {person.name} to the first free hour on {day:%A}, {shown_day(day)}: "
+        f"Move my meeting with {person.name} to the first free hour on {day:%A}, {show_day(day)}: "
         f"between {FIRST_HOUR}:00 and {LAST_HOUR}:00, on the hour."
     )
     return AppsTask(query, world, expected, solve)
@@ -80,10 +80,10 @@ def cancel_from_hour(rng: random.Random, world: World) -> AppsTask:
             del expected.events[event_id]
 
     def solve(call: CallApi) -> str:
-        for event in list(every(call, "calendar", "list_events", date=shown_day(day))):
+        for event in list(every(call, "calendar", "list_events", date=show_day(day))):
             if event["start"] >= limit.strftime(CALENDAR_TIME):
                 call("calendar", "cancel_event", event_id=event["event_id"])
         return ""
 
-    query = f"Cancel all my events on {day:%A}, {shown_day(day)}, that start at {limit:%H}:00 or later."
+    query = f"Cancel all my events on {day:%A}, {show_day(day)}, that start at {limit:%H}:00 or later."
     return AppsTask(query, world, expected, solve)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astune.errors import nearest
-from astune.worlds.apps.app import App, AppError, check_address, paged
+from astune.worlds.apps.app import App, AppError, check_address, paginate
 from astune.worlds.apps.state import Contact, World
 
 CONTACTS = App("contacts", "People with mail address, phone number and group.")
@@ -32,7 +32,7 @@ def search_contacts(world: World, query: str = "", page: int = 1) -> Any:
     """Names and numbers of contacts, 5 on a page."""
     wanted = query.lower()
     found = [(key, one) for key, one in world.contacts.items() if wanted in f"{one.name} {one.email}".lower()]
-    return paged([_short(key, one) for key, one in found], page)
+    return paginate([_short(key, one) for key, one in found], page)
 
 
 @CONTACTS.api(contact_id="number of the contact")
@@ -55,7 +55,7 @@ def list_group(world: World, group: str, page: int = 1) -> Any:
         raise AppError(
             f"group: there is no group {group!r:.40}.{nearest(group, groups)} There are: {', '.join(groups)}"
         )
-    return paged([_short(key, one) for key, one in world.contacts.items() if one.group == group], page)
+    return paginate([_short(key, one) for key, one in world.contacts.items() if one.group == group], page)
 
 
 @CONTACTS.api(name="name", email="mail address", phone="phone number", group="name of a group")

@@ -4,19 +4,68 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation, function_tool
 from astune.errors import ConfigError, TaskError, nearest
+from astune.worlds.apps import calendar_tasks, file_tasks, mail_tasks
 from astune.worlds.apps.app import App, AppError
 from astune.worlds.apps.calendar_app import CALENDAR
 from astune.worlds.apps.contacts_app import CONTACTS
 from astune.worlds.apps.files_app import FILES
 from astune.worlds.apps.mail_app import MAIL
-from astune.worlds.apps.score import score_checks
-from astune.worlds.apps.task import AppsTask
-from astune.worlds.apps.tasks import TEMPLATES, make_task
+from astune.worlds.apps.seeded_world import make_world
+from astune.worlds.apps.state import World, changes
+from astune.worlds.apps.task import AppsTask, Template
+
+TEMPLATES: dict[str, Template] = {
+    template.__name__: template
+    for template in (
+        calendar_tasks.move_meeting,
+        mail_tasks.count_unread,
+        file_tasks.clean_up,
+        calendar_tasks.invite_who_said_yes,
+        mail_tasks.reply_with_line,
+        file_tasks.add_up_invoices,
+        calendar_tasks.cancel_from_hour,
+        mail_tasks.save_attachment,
+        file_tasks.send_file,
+        mail_tasks.new_phone_number,
+        mail_tasks.mail_group,
+        mail_tasks.archive_read,
+    )
+}
+
+
+def make_task(template: str, seed: str) -> AppsTask:
+    """The same for equal arguments, on every platform."""
+    rng = random.Random(seed)
+    return TEMPLATES[template](rng, make_world(rng))
+
+
+NOTHING_ELSE = "nothing else was changed"
+ANSWER = "the answer is right"
+
+
+def score_checks(task: AppsTask, world: World) -> dict[str, bool]:
+    """One check for each change that is expected, one that there is no other, and one of the answer if one is due.
+
+    Records are compared, not the way there: what is changed and changed back was not changed.
+    """
+    wanted, found = changes(task.start, task.expected), changes(task.start, world)
+    checks = {change: found[change] >= times for change, times in wanted.items()}
+    checks[NOTHING_ELSE] = not found - wanted
+    if task.expected.answer is not None:
+        checks[ANSWER] = world.answer is not None and _plain(world.answer) == _plain(task.expected.answer)
+    return checks
+
+
+def _plain(answer: str) -> str:
+    """Without what makes no difference: capitals, blanks around it and a full stop."""
+    return answer.strip().removesuffix(".").casefold()
+
 
 APPS: dict[str, App] = {app.name: app for app in (CALENDAR, CONTACTS, FILES, MAIL)}
 SPLITS = ("train", "validation", "test")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from astune.worlds.apps.seeded_world import days, lines, people_of
 from astune.worlds.apps.state import CALENDAR_TIME, File, Mail, World
-from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, shown_day
+from astune.worlds.apps.task import AppsTask, CallApi, address_of, every, show_day
 
 
 def clean_up(rng: random.Random, world: World) -> AppsTask:
@@ -28,7 +28,7 @@ def clean_up(rng: random.Random, world: World) -> AppsTask:
         return ""
 
     query = (
-        f"Delete every file in /tmp and its folders that was last changed before {shown_day(limit)}. Keep the others."
+        f"Delete every file in /tmp and its folders that was last changed before {show_day(limit)}. Keep the others."
     )
     return AppsTask(query, world, expected, solve)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.worlds.apps.app import App, AppError, paged
+from astune.worlds.apps.app import App, AppError, paginate
 from astune.worlds.apps.state import CALENDAR_TIME, File, World
 
 FILES = App("files", "Text files in folders.")
@@ -44,14 +44,14 @@ def list_files(world: World, folder: str = "/", page: int = 1) -> Any:
         raise AppError(f"folder: there is no folder {folder!r:.80}; list_files of / shows the uppermost")
     folders = sorted({top + path.removeprefix(top).split("/")[0] + "/" for path in inside if "/" in path[len(top) :]})
     files = [_show(path, file) for path, file in inside.items() if "/" not in path[len(top) :]]
-    return paged([*({"path": path} for path in folders), *files], page)
+    return paginate([*({"path": path} for path in folders), *files], page)
 
 
 @FILES.api(query="part of a path", page="page of the list")
 def search_files(world: World, query: str, page: int = 1) -> Any:
     """Files of all folders whose path has a text in it, 5 on a page."""
     wanted = query.lower()
-    return paged([_show(path, file) for path, file in sorted(world.files.items()) if wanted in path.lower()], page)
+    return paginate([_show(path, file) for path, file in sorted(world.files.items()) if wanted in path.lower()], page)
 
 
 @FILES.api(path="path of the file")

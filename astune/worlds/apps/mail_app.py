@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astune.worlds.apps.app import App, AppError, check_address, paged
+from astune.worlds.apps.app import App, AppError, check_address, paginate
 from astune.worlds.apps.files_app import find_file, new_path
 from astune.worlds.apps.state import CALENDAR_TIME, File, Mail, World
 
@@ -44,7 +44,7 @@ def _send(world: World, to: list[str], mail: Mail) -> Any:
     return {"sent": mail_id, "to": mail.to, "subject": mail.subject}
 
 
-def _attached(world: World, paths: list[str]) -> dict[str, str]:
+def _attach(world: World, paths: list[str]) -> dict[str, str]:
     return {path.rpartition("/")[2]: find_file(world, "attachments", path).content for path in paths}
 
 
@@ -65,7 +65,7 @@ def search_mails(
         for key, mail in sorted(world.mails.items(), key=lambda pair: (pair[1].sent, pair[0]), reverse=True)
         if mail.folder == folder and query.lower() in mail.subject.lower() and sender.lower() in mail.sender
     ]
-    return paged([_short(key, mail) for key, mail in found if mail.unread or not unread_only], page)
+    return paginate([_short(key, mail) for key, mail in found if mail.unread or not unread_only], page)
 
 
 @MAIL.api(mail_id="number of the mail")
@@ -79,14 +79,14 @@ def read_mail(world: World, mail_id: int) -> Any:
 @MAIL.api(to="mail addresses", subject="subject", body="text", attachments="paths of files")
 def send_mail(world: World, to: list[str], subject: str, body: str, attachments: list[str] = []) -> Any:  # noqa: B006
     """Send one mail to everybody named. It cannot be taken back."""
-    files = _attached(world, attachments)
+    files = _attach(world, attachments)
     return _send(world, to, Mail("sent", world.email, [], subject, body, world.now, attachments=files))
 
 
 @MAIL.api(mail_id="number of the mail", body="text", attachments="paths of files")
 def reply(world: World, mail_id: int, body: str, attachments: list[str] = []) -> Any:  # noqa: B006
     """Answer a mail: to its sender, with its subject. It cannot be taken back."""
-    mail, files = _find(world, mail_id), _attached(world, attachments)
+    mail, files = _find(world, mail_id), _attach(world, attachments)
     answer = Mail("sent", world.email, [], f"Re: {mail.subject}", body, world.now, False, files, mail_id)
     return _send(world, [mail.sender], answer)
 

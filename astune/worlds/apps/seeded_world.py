@@ -73,7 +73,7 @@ FIRST_HOUR, LAST_HOUR = 9, 18
 """Of a working day, in which the seeded events are."""
 
 
-def seeded_world(rng: random.Random) -> World:
+def make_world(rng: random.Random) -> World:
     """About 14 contacts, 15 events in five days, 30 mails and 35 files."""
     monday = datetime(2026, 1, 5, 8) + timedelta(weeks=rng.randrange(40))
     names = zip(rng.sample(_FIRST, 15), rng.sample(_LAST, 15), strict=True)
@@ -83,7 +83,11 @@ def seeded_world(rng: random.Random) -> World:
         phone = f"0{rng.randrange(100, 1000)} {rng.randrange(100_000, 1_000_000)}"
         world.contacts[world.new_id()] = Contact(name, _address(name), phone, rng.choice(GROUPS))
     for day in days(world):
-        _add_events(rng, world, day)
+        for hour in sorted(rng.sample(range(FIRST_HOUR, LAST_HOUR), rng.randrange(2, 5))):
+            guests = rng.sample(people_of(world), rng.randrange(4))
+            answers = {guest.email: rng.choice(("yes", "no", "waiting")) for guest in guests}
+            minutes = rng.choice((30, 45, 60))
+            world.events[world.new_id()] = Event(rng.choice(_EVENTS), day + timedelta(hours=hour), minutes, answers)
     for _ in range(30):
         add_mail(rng, world, rng.choice(people_of(world)).email)
     _add_files(rng, world)
@@ -126,27 +130,18 @@ def _address(name: str) -> str:
     return f"{name.lower().replace(' ', '.')}@post.example"
 
 
-def _add_events(rng: random.Random, world: World, day: datetime) -> None:
-    """Two to four events that do not overlap."""
-    for hour in sorted(rng.sample(range(FIRST_HOUR, LAST_HOUR), rng.randrange(2, 5))):
-        guests = rng.sample(people_of(world), rng.randrange(4))
-        answers = {guest.email: rng.choice(("yes", "no", "waiting")) for guest in guests}
-        minutes = rng.choice((30, 45, 60))
-        world.events[world.new_id()] = Event(rng.choice(_EVENTS), day + timedelta(hours=hour), minutes, answers)
-
-
 def _add_files(rng: random.Random, world: World) -> None:
-    def changed() -> datetime:
+    def draw_time() -> datetime:
         return world.now - timedelta(minutes=rng.randrange(60, 60_000))
 
     for topic in TOPICS:
         folder = rng.choice(("/documents", "/documents/private", "/projects"))
-        world.files[f"{folder}/{topic}.txt"] = File(lines(rng), changed())
+        world.files[f"{folder}/{topic}.txt"] = File(lines(rng), draw_time())
     for number in range(rng.randrange(7, 12)):
         folder = rng.choice(("/tmp", "/tmp", "/tmp/cache", "/backup/tmp"))
-        world.files[f"{folder}/part-{number}.txt"] = File(lines(rng), changed())
+        world.files[f"{folder}/part-{number}.txt"] = File(lines(rng), draw_time())
     for month in (1, 2, 3):
         for shop in rng.sample(_SHOPS, rng.randrange(3, 6)):
             day = rng.randrange(1, 29)
             text = f"Invoice of {shop}\nTotal: {rng.randrange(10, 400)}\n"
-            world.files[f"/invoices/2026-{month:02}-{day:02}-{shop}.txt"] = File(text, changed())
+            world.files[f"/invoices/2026-{month:02}-{day:02}-{shop}.txt"] = File(text, draw_time())

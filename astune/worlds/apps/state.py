@@ -90,16 +90,16 @@ def _changes_of(noun: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) 
     for key in before.keys() - after.keys():
         yield f"{noun} {key!r} is gone"
     for key, record in after.items():
-        shown = _shown(record)
+        shown = _show(record)
         if key not in before:
             which = f"new {noun} {key!r}" if isinstance(key, str) else f"new {noun}"
             yield f"{which}: " + ", ".join(f"{name} {value}" for name, value in shown.items())
         elif record != before[key]:
-            old = _shown(before[key])
+            old = _show(before[key])
             yield from (f"{noun} {key!r}: {name} is {value}" for name, value in shown.items() if value != old[name])
 
 
-def _shown(record: Any) -> dict[str, str]:
+def _show(record: Any) -> dict[str, str]:
     """Field to value, without what makes no difference: blanks at the ends of texts, the order of people."""
     return {part.name: _text(getattr(record, part.name)) for part in fields(record)}
 

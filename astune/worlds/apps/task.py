@@ -64,5 +64,5 @@ def someone(rng: random.Random, world: World, mails: int = 2) -> Contact:
     return person
 
 
-def shown_day(day: datetime) -> str:
+def show_day(day: datetime) -> str:
     return day.strftime("%Y-%m-%d")

@@ -17,7 +17,7 @@ from astune.online.service.models import LEAVING, local_model
 from astune.online.service.versions import RETRY_SECONDS, ServedVersions
 from astune.online.store.versions import ModelVersion, add, register
 from astune.online.training.checkpoint import seal
-from astune.online.training.status import status_of
+from astune.online.training.log import status_of
 from astune.store import open_database, tables
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling

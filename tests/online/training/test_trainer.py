@@ -19,8 +19,7 @@ from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.commit import LEASE, LEASE_SECONDS
 from astune.online.training.learning import MOST_HALVINGS
-from astune.online.training.log import line_of
-from astune.online.training.status import status_of
+from astune.online.training.log import line_of, status_of
 from astune.online.training.trainer import FAILED_SECONDS, MOST_BEGINNINGS, Trainer
 from astune.online.training.weights import make_online_estimator
 from astune.store import tables

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from astune.errors import JudgeError
-from astune.task_judge.math import pool as math_pool
-from astune.task_judge.math.pool import AnswerAtFault, MathPool
+from astune.task_judge.math import judge as math_judge
+from astune.task_judge.math.judge import AnswerAtFault, MathPool
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -41,7 +41,7 @@ def run_parent(body: str) -> Iterator["subprocess.Popen[str]"]:
     code = textwrap.dedent(
         """
         import asyncio, os, signal, sys, time
-        from astune.task_judge.math.pool import MathPool
+        from astune.task_judge.math.judge import MathPool
         pool = MathPool(workers=1, timeout=10)
         assert asyncio.run(pool.equal("2x", "x+x"))
         print(pool.pids[0], flush=True)
@@ -95,7 +95,7 @@ async def test_threads_with_loops_of_their_own_share_a_pool() -> None:
 async def test_a_process_that_does_not_start_is_an_error_that_says_how_to_see_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(math_pool, "WORKER_FILE", tmp_path / "missing.py")
+    monkeypatch.setattr(math_judge, "WORKER_FILE", tmp_path / "missing.py")
     with pytest.raises(JudgeError, match=r"did not start; .*missing.py 10` shows why"):
         await MathPool(workers=1, timeout=600).equal("x", "y+1")
 

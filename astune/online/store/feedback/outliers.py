@@ -75,15 +75,11 @@ def hold_outliers(connection: sa.Connection, rules: FeedbackConfig, now: float) 
     for (client, name), authors in _values(connection, rules, now).items():
         for author, off in deviations(authors, rules.most - rules.least).items():
             if off > rules.hold_outliers:
-                _hold(connection, client, name, author, now)
-
-
-def _hold(connection: sa.Connection, client: str, name: str, author: str, now: float) -> None:
-    theirs = (feedback.c.client == client, feedback.c.author == author)
-    other_scores = feedback.c.value.is_not(None) & (feedback.c.name != name)
-    for row in load(connection, *theirs, ~other_scores, feedback.c.state == "counts"):
-        if row.reason != ACCEPTED:
-            write_state(connection, row, "held", "this author's mean is far off everyone's", now, "train")
+                theirs = (feedback.c.client == client, feedback.c.author == author)
+                other_scores = feedback.c.value.is_not(None) & (feedback.c.name != name)
+                for row in load(connection, *theirs, ~other_scores, feedback.c.state == "counts"):
+                    if row.reason != ACCEPTED:
+                        write_state(connection, row, "held", "this author's mean is far off everyone's", now, "train")
 
 
 def _values(

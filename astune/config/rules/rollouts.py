@@ -1,0 +1,124 @@
+"""Values of `astune.synchronizer`, `astune.rollout.engine` and `astune.rollout.vllm` that contradict others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from astune.config.rules.method import rules_of
+from astune.config.schema import AstuneConfig, SynchronizerConfig
+
+
+def synchronizer_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it, for every backbone whose loop is ASTune's, which cannot honour all
+    values."""
+    synchronizer = astune.synchronizer
+    if not rules_of(astune.algorithm).plays:
+        for name in synchronizer.find_changed():
+            yield (
+                f"astune.synchronizer.{name}",
+                f"the method {astune.algorithm.method!r} plays no episodes that training could wait for; take the key "
+                "out",
+            )
+        return
+    for name in synchronizer.find_changed(("interval", "offset")):
+        yield (
+            f"astune.synchronizer.{name}",
+            f"got {getattr(synchronizer, name)!r}, which only Trinity has; expected "
+            f"{getattr(SynchronizerConfig(), name)}, or --backbone=trinity (how far rollouts may be ahead here: "
+            "astune.synchronizer.max_staleness, with style 'async')",
+        )
+    if synchronizer.find_changed(["patience"]) and synchronizer.quorum == 1.0:
+        yield (
+            "astune.synchronizer.patience",
+            "astune.synchronizer.quorum is 1, so that every episode is waited for; take the key out, or set a quorum, "
+            "as 0.9",
+        )
+    if synchronizer.style == "async":
+        yield from _async(astune)
+    elif synchronizer.style != "fixed":
+        yield (
+            "astune.synchronizer.style",
+            f"got {synchronizer.style!r}, which only Trinity has; expected 'fixed' or 'async', or --backbone=trinity",
+        )
+    elif synchronizer.max_staleness is not None:
+        yield (
+            "astune.synchronizer.max_staleness",
+            f"got {synchronizer.max_staleness}, but with style 'fixed' rollouts wait for training, so that nothing "
+            "becomes stale; take the key out, or set astune.synchronizer.style to 'async'",
+        )
+
+
+def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    algorithm, most = astune.algorithm, astune.synchronizer.max_staleness
+    if most is None:
+        yield (
+            "astune.synchronizer.max_staleness",
+            "not set; with style 'async' it says how many steps rollouts may be ahead of training; expected a number, "
+            "1 to begin with",
+        )
+    weighs_tokens = rules_of(algorithm).loss != "likelihood"
+    if algorithm.loss == "reinforce" and algorithm.importance == "none" and weighs_tokens:
+        yield (
+            "astune.algorithm.importance",
+            "'none' takes tokens of older weights for tokens of the weights in training, and with "
+            "astune.synchronizer.style 'async' they are older; expected 'truncate' or 'mask', or another loss",
+        )
+    shares = astune.traits.own_engine and astune.rollout.engine == "torch"
+    if shares and astune.model.lora.rank is not None:
+        yield (
+            "astune.synchronizer.style",
+            "'async' samples from a copy of the weights, and adapters share theirs with the model that is trained "
+            "(astune.model.lora); expected 'fixed', or astune.rollout.engine: vllm",
+        )
+
+
+def engine_contradictions(astune: AstuneConfig, *, plays: bool) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it; `plays` says that the run asks a policy at all."""
+    if not astune.traits.own_engine:
+        return  # the backbone refuses each of these keys, and says why
+    if astune.rollout.engine == "torch":
+        for name in astune.rollout.vllm.find_changed():
+            yield (
+                f"astune.rollout.vllm.{name}",
+                "there is no vLLM without astune.rollout.engine: vllm; set it, or take the key out",
+            )
+        return
+    if astune.rollout.vllm.base_url is not None:
+        for name in astune.rollout.vllm.find_changed():
+            if name != "base_url":
+                yield (
+                    f"astune.rollout.vllm.{name}",
+                    "the server at astune.rollout.vllm.base_url runs already, as it was started; take one of them out",
+                )
+    yield from _adapters(astune)
+    yield from _sampling(astune)
+    if not plays:
+        yield (
+            "astune.rollout.engine",
+            f"the method {astune.algorithm.method!r} plays no episodes that vLLM could answer; take the key out",
+        )
+
+
+def _adapters(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    lora = astune.model.lora
+    if lora.dora:
+        yield "astune.model.lora.dora", "vLLM does not serve DoRA; expected false, or astune.rollout.engine: torch"
+    if lora.base != "dtype":
+        yield (
+            "astune.model.lora.base",
+            f"vLLM would serve the weights below the adapters as they are in the file, not in {lora.base!r}; expected "
+            "'dtype', or astune.rollout.engine: torch",
+        )
+    if lora.rank is not None and lora.rank > 512:
+        yield "astune.model.lora.rank", f"got {lora.rank}; vLLM serves adapters of rank 512 at most"
+
+
+def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    rollout = astune.rollout
+    if (rollout.top_p < 1.0 or rollout.top_k > 0) and rollout.temperature not in (0.0, 1.0):
+        yield (
+            "astune.rollout.temperature",
+            f"got {rollout.temperature:g} together with top_p or top_k: vLLM then tells no log-probabilities of the "
+            "distribution before they cut it, and nothing could be trained; expected 1, or top_p 1 and top_k 0, or "
+            "astune.rollout.engine: torch",
+        )
