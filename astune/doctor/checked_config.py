@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Generic, TypeVar, overload
+from typing import TYPE_CHECKING, NoReturn
 
 from astune.backbone.base import Backbone
 from astune.backbone.memory.model_size import ModelSize
@@ -20,39 +20,29 @@ from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import environment_service
-from astune.types import Task
+from astune.types import Episode, Task
 from astune.workflow.workflow_base import WorkflowFactory
-
-T = TypeVar("T")
 
 
 class Missing(Exception):
     """A check asks for a part that an earlier check could not make."""
 
 
-class MadeBy(Generic[T]):
-    """A result of one check that later ones use. Reading it before it is there raises `Missing`."""
-
-    def __init__(self, maker: str, what: str) -> None:
-        self._maker, self._what = maker, what
-
-    def __set_name__(self, owner: type[CheckedConfig], name: str) -> None:
-        self._name = f"_{name}"
-
-    @overload
-    def __get__(self, checked: None, owner: type[CheckedConfig]) -> MadeBy[T]: ...
-    @overload
-    def __get__(self, checked: CheckedConfig, owner: type[CheckedConfig]) -> T: ...
-    def __get__(self, checked: CheckedConfig | None, owner: type[CheckedConfig]) -> T | MadeBy[T]:
-        if checked is None:
-            return self
-        if self._name not in vars(checked):
-            raise Missing(f"needs {self._what}; see '{self._maker}' above")
-        value: T = vars(checked)[self._name]
-        return value
-
-    def __set__(self, checked: CheckedConfig, value: T) -> None:
-        vars(checked)[self._name] = value
+MAKERS: Mapping[str, tuple[str, str]] = {
+    "loaded": ("config", "a configuration that loads"),
+    "backbone": ("config", "the backbone"),
+    "tasks": ("tasks", "the tasks"),
+    "evaluations": ("tasks", "the tasks"),
+    "examples": ("examples", "the examples"),
+    "model_dir": ("model", "the model's folder"),
+    "chat_format": ("model", "the model's tokenizer and chat template"),
+    "size": ("model", "the size of the model"),
+    "workflow": ("workflow", "a workflow that loads"),
+    "judge": ("judge", "a judge that loads"),
+    "wording": ("judge", "a judge that knows a right answer"),
+    "dry_run": ("dry run", "an episode"),
+}
+"""The check that makes a part of `CheckedConfig`, and what the part is called."""
 
 
 def is_service(loaded: LoadedConfig) -> bool:
@@ -61,22 +51,32 @@ def is_service(loaded: LoadedConfig) -> bool:
 
 
 class CheckedConfig:
-    """`backbones` are the built-in ones by name, as the command line knows them."""
+    """Everything that the checks have made so far: to read a part of `MAKERS` before it is there raises `Missing`. `backbones` are
+    the built-in ones by name, as the command line knows them."""
 
-    loaded: MadeBy[LoadedConfig] = MadeBy("config", "a configuration that loads")
-    backbone: MadeBy[Backbone] = MadeBy("config", "the backbone")
-    tasks: MadeBy[Mapping[Split, Sequence[Task]]] = MadeBy("tasks", "the tasks")
-    evaluations: MadeBy[Sequence[Evaluation]] = MadeBy("tasks", "the tasks")
-    examples: MadeBy[int] = MadeBy("examples", "the examples")
+    loaded: LoadedConfig
+    backbone: Backbone
+    tasks: Mapping[Split, Sequence[Task]]
+    evaluations: Sequence[Evaluation]
+    examples: int
     """How many there are."""
-    model_dir: MadeBy[Path] = MadeBy("model", "the model's folder")
-    chat_format: MadeBy[ChatFormat] = MadeBy("model", "the model's tokenizer and chat template")
-    size: MadeBy[ModelSize] = MadeBy("model", "the size of the model")
-    workflow: MadeBy[WorkflowFactory] = MadeBy("workflow", "a workflow that loads")
-    judge: MadeBy[Judge | None] = MadeBy("judge", "a judge that loads")
-    wording: MadeBy[str] = MadeBy("judge", "a judge that knows a right answer")
+    model_dir: Path
+    chat_format: ChatFormat
+    size: ModelSize
+    workflow: WorkflowFactory
+    judge: Judge | None
+    wording: str
     """How an answer is written for the judge: a text with `{}`."""
-    dry_run: MadeBy[DryRun] = MadeBy("dry run", "an episode")
+    dry_run: DryRun
+
+    if not TYPE_CHECKING:  # mypy would take any name for a part
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Called for what is not there."""
+            if name not in MAKERS:
+                raise AttributeError(name)
+            maker, what = MAKERS[name]
+            raise Missing(f"needs {what}; see '{maker}' above")
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CheckedConfig:
     def stages(self) -> list[CheckedConfig]:
         """One for each of `astune.stages`, none without. What a stage has not found out itself is as it is here; it
         knows what it found out before."""
-        if "_loaded" not in vars(self):
+        if "loaded" not in vars(self):
             return []
         if not self._stages:
             self._stages = [copy(self) for _ in self.loaded.stages]
@@ -122,6 +122,11 @@ class CheckedConfig:
     def runs(self) -> bool:
         """True for a file of a run: one of `astune online` need not have what only a run needs."""
         return not self.serves or self.config.rollout.agentscope_learn_protocol is not None
+
+    @property
+    def played(self) -> Episode | None:
+        """The episode of the dry run; None where there was none."""
+        return None if "dry_run" not in vars(self) else self.dry_run.episode
 
     def start_environment_service(self) -> None:
         """The service that the configuration says to start, until all checks are through."""

@@ -4,9 +4,8 @@ import pytest
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.online.store.feedback.held import accept, load_held
 from astune.online.store.feedback.judgements import judgements, preferences
-from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add, mark, settle
+from astune.online.store.feedback.states import FeedbackPart, NewFeedback, accept, add, load_held, mark, settle
 from astune.store.database import Database
 from astune.store.tables import audit
 from tests.store.databases import database as database

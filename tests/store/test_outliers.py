@@ -7,9 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.online.store.feedback.held import accept, load_held
 from astune.online.store.feedback.outliers import ScoreStats, deviations
-from astune.online.store.feedback.states import FeedbackPart, settle
+from astune.online.store.feedback.states import FeedbackPart, accept, load_held, settle
 from astune.store.database import Database
 from tests.rows import each_row
 from tests.store.databases import database as database

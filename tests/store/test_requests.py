@@ -4,7 +4,6 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astune.online.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from astune.online.store.requests import (
     RecordedRequest,
     RecordedTurn,
@@ -14,8 +13,12 @@ from astune.online.store.requests import (
     expose,
     find_request,
     load_conversation,
+    pack_ids,
+    pack_logprobs,
     record,
     requests_in,
+    unpack_ids,
+    unpack_logprobs,
 )
 from astune.online.store.retention import DeletionScope, delete
 from astune.store import tables

@@ -25,10 +25,11 @@ from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_ke
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
 from astune.cli.run import BACKBONES
-from astune.config.algorithm import METHODS, CriticConfig, Preset
+from astune.config.algorithm import METHODS, AlgorithmConfig, CriticConfig, Preset
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.load import LoadedConfig, Place, load_config
 from astune.config.rules import contradictions
+from astune.config.rules.algorithm import LOSSES_WITH, USED_BY
 from astune.config.schema import Config
 from astune.config.section import OnTrinity
 from astune.errors import ConfigError
@@ -271,28 +272,41 @@ def test_what_belongs_to_the_run_is_made_from_its_folder(tmp_path: Path) -> None
 
 
 EXAMPLES = {"astune.trainer.examples": "/data/examples.jsonl"}
-HUGGING_FACE = ("dataset_name", "revision", "training_split", "validation_split")
-GYM = {"chain_sum": {}}
+SOURCES = {"huggingface": ("dataset_path", "owner/name"), "reasoning_gym": ("datasets", {"chain_sum": {}})}
 BESIDE: Mapping[str, Mapping[str, object]] = {
+    **{
+        f"astune.algorithm.{key}": {"astune.algorithm.loss": losses[-1]}
+        for key, losses in LOSSES_WITH.items()
+        if AlgorithmConfig().loss not in losses
+    },
+    **{f"astune.algorithm.{key}": {"astune.algorithm.advantage": user} for key, user in USED_BY.items()},
+    **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
+    **{
+        key: {"astune.task_reader.type": reader, f"astune.task_reader.{reader}.{name}": there}
+        for reader, (name, there) in SOURCES.items()
+        for key in LEAVES
+        if key.startswith(f"astune.task_reader.{reader}.")
+    },
+    **{
+        f"astune.task_reader.env_service.{name}": {
+            "astune.task_reader.type": "env_service",
+            "astune.task_reader.env_service.env_url": "http://127.0.0.1:1",
+        }
+        for name in ("training_split", "validation_split")
+    },
+    "astune.task_reader.huggingface.streaming": {
+        "astune.task_reader.type": "huggingface",
+        "astune.task_reader.huggingface.dataset_path": "owner/name",
+        "astune.task_reader.max_training_tasks": 9,
+    },
     "astune.algorithm.method": EXAMPLES,
     "astune.algorithm.dpo_beta": EXAMPLES
     | {"astune.algorithm.method": "dpo", "trinity.model": {"tinker": {"enable": True}}},
     "astune.algorithm.kl_estimator": {"astune.algorithm.kl_beta": 0.1},
-    "astune.algorithm.clip_low": {"astune.algorithm.loss": "gspo"},
-    "astune.algorithm.clip_high": {"astune.algorithm.loss": "cispo"},
-    "astune.algorithm.importance_weight_cap_ratio": {"astune.algorithm.loss": "minirl"},
-    "astune.algorithm.strict_in_bound": {"astune.algorithm.loss": "minirl"},
-    "astune.algorithm.out_of_date_decay": {"astune.algorithm.loss": "minirl"},
-    "astune.algorithm.opmd_tau": {"astune.algorithm.loss": "opmd"},
-    "astune.algorithm.importance": {"astune.algorithm.loss": "reinforce"},
-    "astune.algorithm.importance_cap": {"astune.algorithm.loss": "opmd", "astune.algorithm.importance": "mask"},
     "astune.algorithm.kl_in": {"astune.algorithm.kl_beta": 0.1},
-    "astune.algorithm.step_norm": {"astune.algorithm.advantage": "step_wise_grpo"},
+    "astune.algorithm.importance_cap": {"astune.algorithm.loss": "opmd", "astune.algorithm.importance": "mask"},
     "astune.algorithm.overlong_buffer": {"astune.model.max_model_len": 10**6, "astune.rollout.max_tokens": 10**5},
     "astune.algorithm.overlong_penalty": {"astune.model.max_model_len": 4096, "astune.algorithm.overlong_buffer": 8},
-    "astune.algorithm.baseline_by": {"astune.algorithm.advantage": "running_mean"},
-    "astune.algorithm.baseline_decay": {"astune.algorithm.advantage": "running_mean"},
-    **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
     "astune.algorithm.critic.value_clip": {"astune.algorithm.advantage": "gae", "astune.algorithm.critic.updates": 2},
     "astune.task_reader.env_service.options": {"astune.task_reader.env_service.serve": "countdown"},
     "astune.allow_changes": {"astune.resume": True},
@@ -300,20 +314,6 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         "astune.task_judge.judge_protocol": "RubricsAsJudge",
         "astune.task_judge.rubrics.file": "rubrics.yaml",
         "astune.task_judge.llm.models": [{"base_url": "http://127.0.0.1:1/v1", "model": "m"}],
-    },
-    **{
-        f"astune.task_reader.{reader}.{name}": {"astune.task_reader.type": reader, f"astune.task_reader.{place}": there}
-        for reader, names, place, there in (
-            ("huggingface", HUGGING_FACE, "huggingface.dataset_path", "owner/name"),
-            ("reasoning_gym", ("training_tasks", "validation_tasks", "seed"), "reasoning_gym.datasets", GYM),
-            ("env_service", ("training_split", "validation_split"), "env_service.env_url", "http://127.0.0.1:1"),
-        )
-        for name in names
-    },
-    "astune.task_reader.huggingface.streaming": {
-        "astune.task_reader.type": "huggingface",
-        "astune.task_reader.huggingface.dataset_path": "owner/name",
-        "astune.task_reader.max_training_tasks": 9,
     },
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_reader.split_seed": {
@@ -328,7 +328,7 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     "astune.trainer.examples": {"astune.algorithm.method": "sft"},
     "astune.trainer.examples_filter": EXAMPLES | {"astune.algorithm.method": "sft"},
 }
-"""What keys make no sense without."""
+"""What keys make no sense without: as the rules' own tables say, and for those whose rule is no table."""
 
 
 def values(key: str) -> st.SearchStrategy[Any]:

@@ -46,7 +46,7 @@ def _review_held(known: argparse.Namespace) -> int:
     words = [word for word in known.words if "=" not in word]
     action, numbers = _read_words(words, known.author)
     with closing(open_store(known)) as database:
-        from astune.online.store.feedback import held
+        from astune.online.store.feedback import states as held
 
         if action is None:
             with database.reading() as connection:

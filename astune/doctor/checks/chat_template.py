@@ -10,7 +10,7 @@ from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.context_tracker.prompt.call_check import OFFERS_TOOLS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.template_style import CALL, NAME, RESULT, TOOL
-from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.checks.model import KEY
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.errors import WorkflowError
@@ -51,14 +51,12 @@ def check_template(checked: CheckedConfig) -> Iterator[Finding]:
 
 def _offers_tools(checked: CheckedConfig) -> bool | None:
     """True if the workflow offered tools in the dry run; None if there was none, or none that called the model."""
-    try:
-        played = checked.dry_run
-        if played.episode.turns:
-            return bool(played.tools)
-        error = played.episode.error
-        return True if error is not None and OFFERS_TOOLS in error.message else None
-    except Missing:
+    played = checked.played
+    if played is None:
         return None
+    if played.turns:
+        return bool(checked.dry_run.tools)
+    return True if played.error is not None and OFFERS_TOOLS in played.error.message else None
 
 
 def _roles(chat_format: ChatFormat, where: str) -> Iterator[Finding]:
@@ -131,7 +129,9 @@ def _tools(checked: CheckedConfig) -> Iterator[Finding]:
 def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | None) -> Iterator[Finding]:
     """A warning for each way to go on with a conversation for which the template writes the past anew: the tracker
     would begin a new timeline there, and this is the label it would give."""
-    asks_again = _asks_again(checked)
+    turns = () if checked.played is None else checked.played.turns
+    # only then would dropped reasoning matter
+    asks_again = any(sum(message.get("role") == "user" for message in turn.messages) > 1 for turn in turns)
     situations: dict[str, tuple[Sequence[Message], str | None]] = {"a new user message": ([USER], None)}
     if chat_format.reasoning_openings:
         reasons = {**ANSWER, "reasoning_content": "reasoning-probe"}
@@ -149,15 +149,6 @@ def _prefix(chat_format: ChatFormat, checked: CheckedConfig, offered: bool | Non
             fix="nothing breaks; to avoid it use a template that only appends"
             + (", or a model without reasoning (chat_template_kwargs: {enable_thinking: false})" if reasoning else ""),
         )
-
-
-def _asks_again(checked: CheckedConfig) -> bool:
-    """True if a conversation of the dry run had more than one user message, so that dropped reasoning would matter."""
-    try:
-        turns = checked.dry_run.episode.turns
-    except Missing:
-        return False
-    return any(sum(message.get("role") == "user" for message in turn.messages) > 1 for turn in turns)
 
 
 def _fork(chat_format: ChatFormat, more: Sequence[Message], reasoning: str | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, warn
 from astune.types import Task
 
@@ -79,10 +79,7 @@ def _text(task: Task) -> str:
 def _around(checked: CheckedConfig) -> int:
     """Tokens of a first prompt beside the question: system prompt, tools, the template's own."""
     chat_format: ChatFormat = checked.chat_format
-    try:
-        turns = checked.dry_run.episode.turns
-    except Missing:
-        turns = ()
+    turns = () if checked.played is None else checked.played.turns
     if not turns:
         return len(chat_format.encode(chat_format.render([{"role": "user", "content": ""}])))
     first = min(turns, key=lambda turn: turn.call)

@@ -8,7 +8,7 @@ from typing import Any
 
 from astune.config.rules import plays_episodes
 from astune.context_tracker.prompt.messages import SYSTEM_ROLES, show_content
-from astune.doctor.checked_config import CheckedConfig, Missing
+from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.errors import AstuneError
 from astune.examples.read import KEY, examples_in
@@ -32,7 +32,9 @@ def check_examples(checked: CheckedConfig) -> Iterator[Finding]:
     for key, file in ((KEY, config.trainer.examples), (HELD_OUT, config.trainer.held_out_examples)):
         if file is None:
             continue
-        prompts = FirstPrompts(*_calls(checked))
+        played = checked.played
+        turns = () if played is None else sorted(played.turns, key=lambda turn: turn.call)
+        prompts = FirstPrompts(turns, "" if played is None else played.task.query)
         try:
             of_this = config if key == KEY else of_file(config, file)
             found, left_out = examples_in(of_this, checked.chat_format, prompts.add)
@@ -53,17 +55,9 @@ def check_examples(checked: CheckedConfig) -> Iterator[Finding]:
         yield from prompts.differences()
 
 
-def _calls(checked: CheckedConfig) -> tuple[Sequence[Turn], str]:
-    """The calls of the dry run, the first one first, and the question of its task."""
-    try:
-        turns, query = checked.dry_run.episode.turns, checked.dry_run.episode.task.query
-    except Missing:
-        return (), ""
-    return sorted(turns, key=lambda turn: turn.call), query
-
-
 class FirstPrompts:
-    """Compares what examples begin with, system message and tools, with the calls that the agent made. One that begins
+    """Compares what examples begin with, system message and tools, with the calls that the agent made, the first one
+    first, and knows the question of their task. One that begins
     as any of them does is as it should be; shown is the first."""
 
     def __init__(self, calls: Sequence[Turn], query: str) -> None:

@@ -200,10 +200,7 @@ def _evaluation(checked: CheckedConfig) -> Iterator[Finding]:
 def _keep_best(checked: CheckedConfig) -> Iterator[Finding]:
     """Check that the judge gives the figure by which the best checkpoint is kept."""
     named = checked.config.trainer.keep_best
-    try:
-        verdict = checked.dry_run.episode.verdict
-    except Missing:
-        return
+    verdict = None if checked.played is None else checked.played.verdict
     if named is None or verdict is None:
         return
     evaluation, figure = split_figure(aim_of(named).figure)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -57,11 +57,21 @@ _KNOWN = (
 _TRAINED = sa.select(requests.c.msg_id).where(requests.c.msg_id.in_(_SOME), is_trained(requests.c.msg_id))
 
 
-def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
-    """The distinct values in their order, `MOST_VALUES` at a time."""
+def chunks(values: Iterable[Value], most: int = MOST_VALUES) -> Iterator[list[Value]]:
+    """The distinct values in their order, `most` at a time."""
     distinct = list(dict.fromkeys(values))
-    for start in range(0, len(distinct), MOST_VALUES):
-        yield distinct[start : start + MOST_VALUES]
+    for start in range(0, len(distinct), most):
+        yield distinct[start : start + most]
+
+
+def find_of(
+    connection: sa.Connection, values: Iterable[Value], select: Callable[[list[Value]], sa.Select[Any]]
+) -> set[Any]:
+    """Collect the first column of what `select` finds for some of the values, over all of them."""
+    found: set[Any] = set()
+    for some in chunks(values):
+        found.update(connection.scalars(select(some)))
+    return found
 
 
 def load_answers(connection: sa.Connection, msg_ids: Iterable[str]) -> dict[str, KnownAnswer]:

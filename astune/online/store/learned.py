@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
-from astune.online.store.answers import chunks
+from astune.online.store.answers import chunks, find_of
 from astune.online.store.feedback.rows import user_of
 from astune.store.tables import episode_messages, episodes, feedback, feedback_messages, requests, samples
 from astune.store.tables import turns as said
@@ -63,18 +64,17 @@ def forget(connection: sa.Connection, commit: int) -> None:
 
 def find_trained_turns(connection: sa.Connection, msg_ids: Iterable[str]) -> set[int]:
     """Find the row ids of the turns in these answers' conversations that any commit has trained."""
-    found: set[int] = set()
-    for some in chunks(msg_ids):
-        conversations = sa.select(requests.c.conversation_id).where(requests.c.msg_id.in_(some))
-        found.update(
-            connection.scalars(
-                sa.select(samples.c.turn_id)
-                .join(said, said.c.id == samples.c.turn_id)
-                .join(requests, requests.c.msg_id == said.c.msg_id)
-                .where(requests.c.conversation_id.in_(conversations))
-            )
-        )
-    return found
+    trained = (
+        sa.select(samples.c.turn_id)
+        .join(said, said.c.id == samples.c.turn_id)
+        .join(requests, requests.c.msg_id == said.c.msg_id)
+    )
+    conversation = sa.select(requests.c.conversation_id)
+
+    def select(some: list[str]) -> sa.Select[Any]:
+        return trained.where(requests.c.conversation_id.in_(conversation.where(requests.c.msg_id.in_(some))))
+
+    return find_of(connection, msg_ids, select)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ A request is written without the part that it repeats of the request it follows:
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,10 +19,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from astune.online.store.once import insert_once, insert_or_raise
-from astune.online.store.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from astune.ropes import Messages, common_start
 from astune.store import tables
-from astune.token_ids import Logprobs, TokenIds, count_shared_bytes
+from astune.token_ids import WIDTH, Logprobs, TokenIds, count_shared_bytes
 from astune.types import Turn
 
 MOST_CANDIDATES = 512
@@ -180,20 +181,8 @@ def _request_row(request: RecordedRequest, kept: int, messages: Sequence[Mapping
 
 
 _PLAIN = (
-    "msg_id",
-    "conversation_id",
-    "client",
-    "user",
-    "task_id",
-    "run_id",
-    "exchange",
-    "seen",
-    "agent",
-    "model",
-    "asked",
-    "answered",
-    "instructions",
-    "redacted",
+    *("msg_id", "conversation_id", "client", "user", "task_id", "run_id", "exchange"),
+    *("seen", "agent", "model", "asked", "answered", "instructions", "redacted"),
 )
 """Fields that are columns as they are."""
 
@@ -336,7 +325,11 @@ class _Loading:
         tools: tuple[Mapping[str, Any], ...],
         follows: int | None,
     ) -> RecordedTurn:
-        prompt_ids = self._prompt(row)
+        prompt_ids, kept = TokenIds(), row["prompt_kept"]
+        if kept:
+            prompt_ids = self._ids[row["prompt_of"]].start(kept)
+        if row["prompt_ids"] or not kept:
+            prompt_ids = unpack_ids(row["prompt_ids"], prompt_ids)
         turn = Turn(
             agent=request["agent"],
             prompt_ids=prompt_ids,
@@ -351,21 +344,39 @@ class _Loading:
         self._places[TurnPlace(row["msg_id"], row["choice"])] = len(self._places), turn
         return RecordedTurn(turn, row["history"], row["forced"], row["shown"])
 
-    def _prompt(self, row: sa.RowMapping) -> TokenIds:
-        kept = row["prompt_kept"]
-        if not kept:
-            return unpack_ids(row["prompt_ids"])
-        before = self._ids[row["prompt_of"]].start(kept)
-        return unpack_ids(row["prompt_ids"], before) if row["prompt_ids"] else before
+
+_TURN_PLAIN = ("policy_version", "finish_reason", "temperature", "excluded", "exact", "fork", "response", "call")
 
 
-_TURN_PLAIN = (
-    "policy_version",
-    "finish_reason",
-    "temperature",
-    "excluded",
-    "exact",
-    "fork",
-    "response",
-    "call",
-)
+def pack_ids(ids: TokenIds, start: int = 0) -> bytes:
+    """Pack the ids from `start` on as a column holds them: little-endian, 4 bytes each; log-probabilities have 8.
+
+    >>> len(pack_ids(TokenIds([1, 2, 3])))
+    12
+    """
+    return _little_endian("i", ids.packed()[start * WIDTH :])
+
+
+def unpack_ids(data: bytes, before: TokenIds | None = None) -> TokenIds:
+    """The ids that `data` holds, after `before`."""
+    return TokenIds.from_packed(_little_endian("i", data), before if before else None)
+
+
+def pack_logprobs(logprobs: Logprobs) -> bytes:
+    return _little_endian("d", array("d", logprobs).tobytes())
+
+
+def unpack_logprobs(data: bytes) -> Logprobs:
+    values = array("d")
+    values.frombytes(_little_endian("d", data))
+    return Logprobs(values)
+
+
+def _little_endian(kind: str, data: bytes) -> bytes:
+    """From this machine's order to little-endian, or back."""
+    if sys.byteorder == "little":
+        return data
+    values = array(kind)
+    values.frombytes(data)
+    values.byteswap()
+    return values.tobytes()

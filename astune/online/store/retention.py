@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from astune.errors import StoreError, nearest
 from astune.online.store import audit as audit_lines
+from astune.online.store.answers import chunks, find_of
 from astune.store.database import Database, copies_of
 from astune.store.tables import (
     audit,
@@ -153,19 +154,19 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
     if not found and not opinions and (role == "train" or whose.before is None):
         return done
     with database.reading() as connection:
-        done.versions = sorted({*_find_versions_from(connection, found), *_find_versions_by(connection, opinions)})
+        done.versions = _find_versions(connection, found, opinions)
         done.heirs = descendants_of(connection, done.versions)
         if whose.user is not None and not whose.rated:
             rated = connection.execute(_RATED, {"its_user": whose.user}).all()
             done.kept = sorted({conversation for conversation, _ in rated} - set(found))
             done.kept_feedback = len({number for conversation, number in rated if conversation in done.kept})
     seen = _clear_audit_lines(database, names, notes, 0, done)  # first: it finds lines by ids that the rows still have
-    for part in _parts(found, TOGETHER):
+    for part in chunks(found, TOGETHER):
         deleted = database.write(partial(_delete_conversations, part=part, names=names))
         done.conversations += deleted.conversations
         done.requests += deleted.requests
         done.feedback += deleted.feedback
-    for part in _parts(opinions, MOST_IDS):
+    for part in chunks(opinions, MOST_IDS):
         done.feedback += database.write(partial(_delete_feedback, part=part))
     _clear_audit_lines(database, names, notes, seen, done)
     told = {name: value for name, value in vars(done).items() if name not in ("audit_lines", "copies")}
@@ -200,7 +201,7 @@ def _find(database: Database, whose: DeletionScope) -> tuple[list[str], list[int
         names = set(found) | ({whose.user} if whose.user is not None else set())
         tasks: set[str] = set()
         notes = {str(number) for number in opinions}
-        for part in _parts(found, MOST_IDS):
+        for part in chunks(found, MOST_IDS):
             mine = requests.c.conversation_id.in_(part)
             keys = sa.select(conversations.c.key).where(conversations.c.conversation_id.in_(part))
             names.update(key for key in connection.scalars(keys) if key is not None)
@@ -248,36 +249,27 @@ def _only_theirs(connection: sa.Connection, names: set[str], found: Sequence[str
     """Keep the names of tasks and runs that no other conversation has."""
     gone = set(found)
     left = set(names)
-    for part in _parts(sorted(names), MOST_IDS):
+    for part in chunks(sorted(names), MOST_IDS):
         for column in (requests.c.task_id, requests.c.run_id):
             rows = sa.select(column, requests.c.conversation_id).where(column.in_(part)).distinct()
             left -= {name for name, conversation in connection.execute(rows) if conversation not in gone}
     return left
 
 
-def _find_versions_from(connection: sa.Connection, found: Sequence[str]) -> list[int]:
-    made: set[int] = set()
-    for part in _parts(found, MOST_IDS):
-        made.update(
-            connection.scalars(
-                sa.select(commits.c.version)
-                .join(samples, samples.c.commit_id == commits.c.id)
-                .join(turns, turns.c.id == samples.c.turn_id)
-                .join(requests, requests.c.msg_id == turns.c.msg_id)
-                .where(requests.c.conversation_id.in_(part), commits.c.version.is_not(None))
-                .distinct()
-            )
-        )
-    return sorted(made)
-
-
-def _find_versions_by(connection: sa.Connection, opinions: Sequence[int]) -> set[int]:
-    """Find the versions that were trained with this feedback, which its `reason` names."""
-    made: set[int] = set()
-    for part in _parts(opinions, MOST_IDS):
-        reasons = sa.select(feedback.c.reason).where(feedback.c.id.in_(part), feedback.c.state == "trained")
-        made.update(int(reason[1:]) for reason in connection.scalars(reasons) if re.fullmatch(r"v\d+", reason or ""))
-    return made
+def _find_versions(connection: sa.Connection, found: Sequence[str], opinions: Sequence[int]) -> list[int]:
+    """Find the versions that were trained from these conversations, or with this feedback, whose `reason` names one."""
+    from_them = (
+        sa.select(commits.c.version)
+        .join(samples, samples.c.commit_id == commits.c.id)
+        .join(turns, turns.c.id == samples.c.turn_id)
+        .join(requests, requests.c.msg_id == turns.c.msg_id)
+        .where(commits.c.version.is_not(None))
+        .distinct()
+    )
+    made = find_of(connection, found, lambda some: from_them.where(requests.c.conversation_id.in_(some)))
+    why = sa.select(feedback.c.reason).where(feedback.c.state == "trained")
+    reasons = find_of(connection, opinions, lambda some: why.where(feedback.c.id.in_(some)))
+    return sorted(made | {int(reason[1:]) for reason in reasons if re.fullmatch(r"v\d+", reason or "")})
 
 
 def _delete_conversations(connection: sa.Connection, part: Sequence[str], names: set[str]) -> DeletionReport:
@@ -285,7 +277,7 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
     asked = list(connection.scalars(sa.select(requests.c.msg_id).where(requests.c.conversation_id.in_(part))))
     touched = set(connection.scalars(sa.select(episodes.c.episode_id).where(episodes.c.conversation_id.in_(part))))
     tasks: set[str] = set()
-    for ids in _parts(asked, MOST_IDS):
+    for ids in chunks(asked, MOST_IDS):
         touched.update(
             connection.scalars(sa.select(episode_messages.c.episode_id).where(episode_messages.c.msg_id.in_(ids)))
         )
@@ -298,17 +290,14 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
         conversations.delete().where(conversations.c.conversation_id.in_(part))  # with requests, turns and samples
     ).rowcount
     connection.execute(exposures.delete().where(exposures.c.conversation_id.in_(part)))
-    for ids in _parts(sorted(touched), MOST_IDS):
-        shared = set(
-            connection.scalars(
-                sa.select(episode_messages.c.episode_id).where(episode_messages.c.episode_id.in_(ids)).distinct()
-            )
-        )
+    for ids in chunks(sorted(touched), MOST_IDS):
+        linked = sa.select(episode_messages.c.episode_id).where(episode_messages.c.episode_id.in_(ids)).distinct()
+        shared = set(connection.scalars(linked))
         gone = [name for name in ids if name not in shared or name in names]
         connection.execute(episodes.delete().where(episodes.c.episode_id.in_(gone)))
         connection.execute(samples.update().where(samples.c.episode_id.in_(gone)).values(episode_id=None))
     connection.execute(episodes.update().where(episodes.c.conversation_id.in_(part)).values(conversation_id=None))
-    for ids in _parts(sorted(names & tasks), MOST_IDS):
+    for ids in chunks(sorted(names & tasks), MOST_IDS):
         for column in (commits.c.task_id, commits.c.run_id):
             connection.execute(commits.update().where(column.in_(ids)).values({column: GONE}))
     return done
@@ -332,7 +321,7 @@ def _clear_audit_lines(database: Database, names: set[str], notes: set[str], see
                 or (line.subject in notes and line.what.startswith("feedback"))
                 or any(text in names for text in _texts(line.details))
             ]
-            for ids in _parts(about, MOST_IDS):
+            for ids in chunks(about, MOST_IDS):
                 black = audit.update().where(audit.c.id.in_(ids)).values(subject=None, details={"deleted": True})
                 done.audit_lines += connection.execute(black).rowcount
         if not found:
@@ -350,8 +339,3 @@ def _texts(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_texts, value.values()))
     elif isinstance(value, list):
         yield from chain.from_iterable(map(_texts, value))
-
-
-def _parts(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
-    for start in range(0, len(items), size):
-        yield list(items[start : start + size])

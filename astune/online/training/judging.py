@@ -12,9 +12,9 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, JudgeError
 from astune.online.store import audit
 from astune.online.store.feedback.figures import JUDGE_FAILED
+from astune.online.store.feedback.judgements import UnratedExchange, failures, find_unrated, keep_unrated
 from astune.online.store.feedback.rows import JUDGE
 from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add
-from astune.online.store.feedback.unrated import UnratedExchange, failures, find_unrated, keep_unrated
 from astune.online.store.recorded import RecordedAnswer, load_recorded
 from astune.online.training.episodes import episode_of
 from astune.rollout.verdict import ask_judge
