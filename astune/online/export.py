@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
+from astune.online.store.answers import chunks
 from astune.online.store.feedback.judgements import Judgement, judgements, preferences
 from astune.online.store.recorded import RecordedAnswer, answers_in
 from astune.online.store.requests import find_request, load_conversation
@@ -80,9 +81,7 @@ def exchanges(
     """The conversation of each exchange that has a wanted answer, and the ids of all its answers, in the order of
     conversations; less those with an answer that is in `without`."""
     some = sa.select(requests.c.conversation_id).where(*wanted.of_rows()).distinct()
-    conversations = connection.scalars(some.order_by(requests.c.conversation_id)).all()
-    for start in range(0, len(conversations), TOGETHER):
-        part = conversations[start : start + TOGETHER]
+    for part in chunks(connection.scalars(some.order_by(requests.c.conversation_id)).all(), TOGETHER):
         rows = connection.execute(
             sa.select(requests.c.conversation_id, requests.c.exchange, requests.c.msg_id)
             .where(requests.c.conversation_id.in_(part))

@@ -104,12 +104,9 @@ class UnratedJudge:
     async def _score(self, judge: Judge, exchange: UnratedExchange, answers: Sequence[RecordedAnswer]) -> bool:
         try:
             made = episode_of(exchange.exchange, answers, None, set(), answers[0].heading.task_id)
-            last = answers[-1].turns[0][1].response
-            verdict = await ask_judge(
-                judge,
-                replace(made.episode, output=WorkflowOutput(answer=str(last.get("content") or ""))),
-                self._seconds,
-            )
+            said = str(answers[-1].turns[0][1].response.get("content") or "")
+            episode = replace(made.episode, output=WorkflowOutput(answer=said))
+            verdict = await ask_judge(judge, episode, self._seconds)
             if not self._rules.least <= verdict.reward <= self._rules.most:
                 raise JudgeError(f"a reward of {verdict.reward:g} is out of bounds")
         except Exception as error:  # whatever a judge of one's own raises: it says nothing about the answer

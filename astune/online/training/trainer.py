@@ -127,7 +127,8 @@ class Trainer:
 
     async def tick(self) -> CommitRow | None:
         """Make a commit if one is due and nobody else trains; the row as it is afterwards."""
-        row = self._take_up()
+        now = self._clock()
+        self._is_holder, row = self._database.write(partial(self._find_commit, now=now))
         self._delete_old()
         if row is None:
             return None
@@ -167,14 +168,9 @@ class Trainer:
         """Say that it is still at work."""
         self._database.write(lambda each: leases.keep(each, LEASE, self._holder, self._clock(), LEASE_SECONDS))
 
-    def _take_up(self) -> CommitRow | None:
-        """Take the lease and find the commit to make now. A new holder cleans up after the one before."""
-        now = self._clock()
-        self._is_holder, row = self._database.write(partial(self._find_commit, now=now))
-        return row
-
     def _find_commit(self, connection: sa.Connection, now: float) -> tuple[bool, CommitRow | None]:
-        """True if it has the lease, and the commit to make."""
+        """Take the lease and find the commit to make now: True if it has the lease, and the commit. A new holder cleans
+        up after the one before."""
         if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS, self._others):
             return False, None
         if not self._is_holder:
