@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 
 from astune.algorithm.step_advantage import OUTCOMES, Advantage, Rewards, StepEstimator, as_estimator
 from astune.errors import TrainingError
-from astune.support.user_values import shown
+from astune.support.user_values import show_value
 from astune.types import Episode, Group, Timeline, Turn
 
 Credit = Literal["once", "per_branch", "mean_branch"]
@@ -215,7 +215,7 @@ def _estimate(estimator: StepEstimator, population: str, groups: Sequence[Reward
     )
     if not same or not all(math.isfinite(value) for values in found for value in values):
         raise TrainingError(
-            f"astune.algorithm.advantage: {estimator!r} gave {shown(found)} for the rewards {population!r} of "
+            f"astune.algorithm.advantage: {estimator!r} gave {show_value(found)} for the rewards {population!r} of "
             f"{len(groups)} groups; expected one finite number for each"
         )
     return found

@@ -25,7 +25,7 @@ from astune.errors import RunFolderError, TrainingError
 from astune.plugins import load_plugin
 from astune.support.statistics import exceeds, without_noise
 from astune.support.user_code import place_of
-from astune.support.user_values import figure, shown, text_of
+from astune.support.user_values import figure, show_value, text_of
 from astune.types import Task
 
 OUTCOMES = "outcome"
@@ -108,8 +108,8 @@ class PerGroup(StepEstimator):
             found = [0.0] * len(found)
         if len(advantages) != len(group.values) or len(found) != len(group.values):
             raise TrainingError(
-                f"{place} gave {shown(given)} for the {len(group.values)} rewards of task {task_id!r}; expected one "
-                "finite number for each"
+                f"{place} gave {show_value(given)} for the {len(group.values)} rewards of task {task_id!r}; expected "
+                "one finite number for each"
             )
         return found
 

@@ -27,12 +27,12 @@ from astune.errors import (
     name_error,
 )
 from astune.support.concurrency import outside_loop
-from astune.support.run_log import command_log, shown
+from astune.support.run_log import command_log, file_logger
 from astune.support.signals import signals_as_ctrl_c
 from astune.support.user_code import own_line_first, place_of
 from astune.support.visible import make_logs_visible, mute, tell
 
-log = shown("astune.command")
+log = file_logger("astune.command")
 
 LEAVE_SECONDS = 5.0
 """As long may threads go on when all is done."""

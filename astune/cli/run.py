@@ -12,7 +12,7 @@ from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import AstuneError, ConfigError, PluginError
 from astune.support.resources import tutorial_dir
-from astune.support.run_log import shown
+from astune.support.run_log import file_logger
 from astune.support.visible import mute, tell
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from astune.config.schema import AstuneConfig
     from astune.types import RunReport
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",

@@ -29,11 +29,11 @@ from astune.monitor.progress_view import RunState, evaluation_facts, final_table
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure
 from astune.monitor.tool_failures import MANY_CALLS, ToolFailures
-from astune.support.run_log import shown
+from astune.support.run_log import file_logger
 from astune.support.terminal import Console, Text
 from astune.types import Episode, RunReport
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 ProgressMode = Literal["auto", "bar", "plain", "off"]
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.support.run_log import shown
+from astune.support.run_log import file_logger
 from astune.support.visible import tell
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 BAD_INPUT = 2
 """The exit code of a command that was called wrongly: to start it again would not help."""

@@ -38,7 +38,7 @@ from astune.rollout.setup import Attempt, RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
 from astune.support.current_episode import CurrentEpisode, in_episode
-from astune.support.user_values import contained, text_of, traceback_of
+from astune.support.user_values import contain, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import begin_attempt, check_output
@@ -164,7 +164,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
     output, raised = None, None
     try:
         await enter_environment(tuner, setup)
-        with contained("the workflow"):
+        with contain("the workflow"):
             workflow = setup.workflow_factory()
             work = begin_attempt(workflow, tuner.task, tuner)
         setup.observer.on_start(tuner.episode_id, tuner.task, tracker, work)
@@ -175,7 +175,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             if late is not None and late.is_set():
                 return _End(StopReason.LATE)
             return _out_of_time(setup.config.episode_timeout, tuner.failures)
-        with contained("the workflow's output"):
+        with contain("the workflow's output"):
             output = check_output(value, workflow)
     except Exception as error:
         raised = error

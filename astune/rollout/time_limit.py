@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from astune.errors import CtrlC, RolloutError
-from astune.support.user_values import contained, text_of
+from astune.support.user_values import contain, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ async def within(
 
 
 async def _contain(work: Coroutine[Any, Any, object], what: str) -> object:
-    with contained(what, GeneratorExit):
+    with contain(what, GeneratorExit):
         return await work
 
 

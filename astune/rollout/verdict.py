@@ -9,7 +9,7 @@ from typing import Any
 from astune.errors import JudgeError
 from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
-from astune.support.user_values import contained, figure, shown, text_of, traceback_of
+from astune.support.user_values import contain, figure, show_value, text_of, traceback_of
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
 from astune.types import Episode, EpisodeError, StopReason, Verdict, WorkflowOutput
 
@@ -112,7 +112,7 @@ async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: flo
         answer = await _in_time(lambda: judge.judge_group(task, episodes), seconds)
         if not isinstance(answer, Sequence) or len(answer) != len(episodes):
             raise JudgeError(
-                f"the judge returned {shown(answer)}; expected a verdict for each of {len(episodes)} episodes"
+                f"the judge returned {show_value(answer)}; expected a verdict for each of {len(episodes)} episodes"
             )
     except Exception as error:
         return [error] * len(episodes)
@@ -120,7 +120,7 @@ async def ask_group(judge: GroupJudge, episodes: Sequence[Episode], seconds: flo
 
 
 async def _in_time(call: Callable[[], Coroutine[Any, Any, object]], seconds: float) -> object:
-    with contained("the judge"):
+    with contain("the judge"):
         work = call()
     finished, answer = await within(work, seconds, "the judge")
     if not finished:
@@ -136,9 +136,9 @@ def _check_or_catch(verdict: object) -> Verdict | Exception:
 
 
 def _check(verdict: object) -> Verdict:
-    with contained("the judge"):
+    with contain("the judge"):
         if not isinstance(verdict, Verdict):
-            raise JudgeError(f"the judge returned {shown(verdict)}; expected a Verdict")
+            raise JudgeError(f"the judge returned {show_value(verdict)}; expected a Verdict")
         return check_verdict(verdict, text_of(verdict.judged_by or "the judge"))
 
 
@@ -146,5 +146,5 @@ def _own_verdict(output: WorkflowOutput) -> Verdict:
     """The reward that the workflow returned, as a verdict. Its metrics stay the output's: they are no judge's."""
     reward = figure(output.reward)
     if reward is None:
-        raise JudgeError(f"the workflow returned reward={shown(output.reward)}; expected a finite number")
+        raise JudgeError(f"the workflow returned reward={show_value(output.reward)}; expected a finite number")
     return check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")

@@ -53,7 +53,7 @@ async def all_ended(work: Sequence[Awaitable[T]]) -> list[T]:
     return [result for result in results if not isinstance(result, BaseException)]
 
 
-async def finished(call: Callable[[], T]) -> T:
+async def finish(call: Callable[[], T]) -> T:
     """Make a blocking call of a learner in a thread of its own: those of `asyncio.to_thread` are few, and
     tools of agents may hold all of them. Who is told to stop meanwhile stops at the next thing it waits for after this:
     nothing is ever left half-way through, and a step that was learned is published, counted and saved."""

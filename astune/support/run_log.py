@@ -41,7 +41,7 @@ MOST_WAITING = 1000
 """Records that are kept until there is a folder."""
 
 
-def shown(name: str) -> logging.Logger:
+def file_logger(name: str) -> logging.Logger:
     """A logger of what the terminal shows in another way: it is written into the log of a command and nowhere else."""
     logger = logging.getLogger(name)
     logger.propagate, logger.handlers = False, [logging.NullHandler()]

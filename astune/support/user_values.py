@@ -38,11 +38,11 @@ def figures(metrics: object) -> dict[str, float]:
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
-        raise ValueError(f"metrics is {shown(metrics)}; expected a mapping from names to numbers")
+        raise ValueError(f"metrics is {show_value(metrics)}; expected a mapping from names to numbers")
     found = {}
     for name, value in metrics.items():
         if not isinstance(name, str):
-            raise ValueError(f"metrics has the key {shown(name)}; expected a text")
+            raise ValueError(f"metrics has the key {show_value(name)}; expected a text")
         if (number := figure(value)) is None:
             raise ValueError(no_figure(name, value))
         found[name] = number
@@ -54,7 +54,7 @@ def no_figure(name: str, value: object) -> str:
     >>> no_figure("reward", 1e308)
     'reward must be a finite number, found 1e+308 (float), and none beyond 1e+30'
     """
-    return f"{name} must be a finite number, found {shown(value)}, and none beyond {LARGEST:g}"
+    return f"{name} must be a finite number, found {show_value(value)}, and none beyond {LARGEST:g}"
 
 
 def text_of(value: object) -> str:
@@ -62,10 +62,10 @@ def text_of(value: object) -> str:
     return _write(value, str)
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """The value and its type, for messages.
 
-    >>> shown("abc")
+    >>> show_value("abc")
     "'abc' (str)"
     """
     return f"{_write(value, repr)[:MOST_SHOWN]} ({type(value).__name__})"
@@ -89,7 +89,7 @@ def _write(value: object, form: Callable[[object], str]) -> str:
 
 
 @contextmanager
-def contained(what: str, *passing: type[BaseException]) -> Iterator[None]:
+def contain(what: str, *passing: type[BaseException]) -> Iterator[None]:
     """Around somebody else's code: what is no `Exception`, as `SystemExit` or `KeyboardInterrupt`, comes as
     `RolloutError`, as a task would hand those two to the event loop, and end the run. Cancellation, a real Ctrl-C
     and `passing` pass: around an await that is `GeneratorExit`, by which Python closes a coroutine."""

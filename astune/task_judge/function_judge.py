@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from astune.errors import JudgeError, PluginError, nearest
 from astune.support.concurrency import begin
-from astune.support.user_values import contained, shown
+from astune.support.user_values import contain, show_value
 from astune.task_judge.judge_base import check_verdict
 from astune.types import Episode, Task, Verdict
 
@@ -65,7 +65,7 @@ class FunctionJudge:
         return {name: values[name] for name in self._parameters}
 
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
-        with contained(f"judge {self._name}", GeneratorExit):
+        with contain(f"judge {self._name}", GeneratorExit):
             if inspect.iscoroutinefunction(self._function):
                 return await self._function(**arguments)
             result = await begin(functools.partial(self._function, **arguments), "judge", JudgeError)
@@ -97,5 +97,5 @@ def _as_verdict(result: Any, name: str) -> Verdict:
     if isinstance(result, RewardAndMetrics):
         return Verdict(reward=result.reward, metrics=dict(result.metrics or {}), judged_by=name)
     raise JudgeError(
-        f"judge {name} returned {shown(result)}, expected a number, a truth value, a JudgeOutput or a Verdict"
+        f"judge {name} returned {show_value(result)}, expected a number, a truth value, a JudgeOutput or a Verdict"
     )

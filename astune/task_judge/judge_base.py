@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from astune.config.judges import SECONDS, TaskJudgeConfig
 from astune.errors import JudgeError
-from astune.support.user_values import figure, figures, no_figure, shown, text_of
+from astune.support.user_values import figure, figures, no_figure, show_value, text_of
 from astune.types import Episode, Task, Verdict
 
 AT_ONCE = 16
@@ -54,7 +54,7 @@ def check_verdict(verdict: Verdict, judged_by: str) -> Verdict:
     if reward is None:
         raise JudgeError(f"{judged_by}: {no_figure('reward', verdict.reward)}")
     if verdict.passed is not None and passed not in (0.0, 1.0):
-        raise JudgeError(f"{judged_by}: passed must be true, false or None, found {shown(verdict.passed)}")
+        raise JudgeError(f"{judged_by}: passed must be true, false or None, found {show_value(verdict.passed)}")
     try:
         metrics = figures(verdict.metrics)
     except ValueError as error:

@@ -14,7 +14,7 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, RolloutError, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.user_code import calling_line
-from astune.support.user_values import LARGEST, figure, shown
+from astune.support.user_values import LARGEST, figure, show_value
 from astune.types import Task
 from astune.workflow.agentscope import host_tools
 from astune.workflow.notes import Notes
@@ -316,7 +316,7 @@ class Tuner:
     def _check_reward(self, name: str, value: float) -> list[int]:
         """The numbers of the agent's turns, if it has any and `value` is a reward."""
         if isinstance(value, bool) or figure(value) is None:
-            raise WorkflowError(f"the reward of agent {name!r} is {shown(value)}; expected a finite number")
+            raise WorkflowError(f"the reward of agent {name!r} is {show_value(value)}; expected a finite number")
         turns = self._tracker.turns
         known = sorted({turn.agent for turn in turns})
         if name not in known:

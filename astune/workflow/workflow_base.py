@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from astune.errors import PluginError, WorkflowError, nearest
 from astune.support.concurrency import begin
 from astune.support.current_episode import EPISODE
-from astune.support.user_values import figures, shown
+from astune.support.user_values import figures, show_value
 from astune.types import Task, WorkflowOutput
 from astune.workflow.agentscope import check_reply, convert_output
 
@@ -169,7 +169,7 @@ def check_output(value: object, workflow: Workflow) -> WorkflowOutput:
     source = location(workflow.function if isinstance(workflow, FunctionWorkflow) else type(workflow).execute)
     if output is None:
         raise WorkflowError(
-            f"{source} returned {'None' if value is None else shown(value)}; expected astune.WorkflowOutput, "
+            f"{source} returned {'None' if value is None else show_value(value)}; expected astune.WorkflowOutput, "
             "for example WorkflowOutput(answer=...) for the judge, or WorkflowOutput(answer=..., reward=1.0)."
         )
     check_reply(output.answer, source)

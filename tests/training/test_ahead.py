@@ -24,7 +24,7 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.receipt import receipt_lines
 from astune.rollout.episode import play_episode
 from astune.rollout.setup import Attempt
-from astune.support.concurrency import finished
+from astune.support.concurrency import finish
 from astune.support.current_episode import EPISODE
 from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
 from astune.training.ahead import Gate, Places
@@ -310,7 +310,7 @@ def test_a_step_that_is_learned_as_the_run_is_stopped_is_saved_and_no_other(conf
                     while ready and any("play_groups" in repr(task) for task in asyncio.all_tasks()):
                         await asyncio.sleep(0)
                     signal.raise_signal(signal.SIGINT)
-                    await finished(lambda: None)
+                    await finish(lambda: None)
                 return await super().update(samples, learning_rate)
 
         policy = Policy(lambda prompt: "4", engine.chat_format)

@@ -28,7 +28,7 @@ from astune.backbone.verl.trainer.rows import batch_of, rows_of, share_out
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import RunFolderError, TrainingError
-from astune.support.concurrency import finished
+from astune.support.concurrency import finish
 from astune.support.resources import tiny_model_dir
 from astune.training.engine import Engine
 from astune.training.rollout_setup import NoPolicy
@@ -422,8 +422,8 @@ async def test_who_is_told_to_stop_in_an_update_ends_after_its_step() -> None:
         return "updated"
 
     async def step() -> None:
-        done.append(await finished(update))
-        done.append(await finished(lambda: "published"))
+        done.append(await finish(update))
+        done.append(await finish(lambda: "published"))
         done.append("counted")
         await asyncio.Event().wait()  # as the next step's episodes do
 
@@ -446,7 +446,7 @@ async def test_who_is_told_to_stop_in_an_update_that_fails_is_told_why() -> None
         may_end.wait()
         raise TrainingError("training worker 1 died")
 
-    running = asyncio.ensure_future(finished(update))
+    running = asyncio.ensure_future(finish(update))
     await asyncio.to_thread(began.wait)
     running.cancel()
     await asyncio.sleep(0)

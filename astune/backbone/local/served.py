@@ -20,7 +20,7 @@ from astune.backbone.vllm.weights import ServedWeights
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.monitor.disk import follow_umask
-from astune.support.concurrency import finished
+from astune.support.concurrency import finish
 from astune.training.engine import Engine
 from astune.types import Sample, Update
 
@@ -45,7 +45,7 @@ class ServedLearner:
         return self._learner.policy_version
 
     async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
-        await finished(self._weights.make_room)
+        await finish(self._weights.make_room)
         done = await self._learner.update(samples, learning_rate)
         return replace(done, metrics={**done.metrics, **self._handed})
 
@@ -58,7 +58,7 @@ class ServedLearner:
         self._weights.stale |= version != before
         rows = self._weights.rows(version)
         expected = await self._learner.logprobs(rows) if rows else []
-        self._handed = dict(await finished(partial(self._weights.publish, version, rows, expected, free_memory)))
+        self._handed = dict(await finish(partial(self._weights.publish, version, rows, expected, free_memory)))
         return version
 
     def save(self, directory: Path) -> None:

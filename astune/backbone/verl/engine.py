@@ -50,12 +50,12 @@ from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir, resolve_model_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError
-from astune.support.run_log import shown
+from astune.support.run_log import file_logger
 from astune.support.visible import tell
 from astune.training.engine import Engine
 from astune.training.rollout_setup import NoPolicy
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 ADDRESS = "verl.ray_kwargs.ray_init.address"
 POOL = "training"

@@ -11,13 +11,13 @@ from astune.cli.endings import DONE
 from astune.cli.online import held, stored, train
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import MissingDependency
-from astune.support.run_log import open_log, shown
+from astune.support.run_log import file_logger, open_log
 from astune.support.visible import log_as_server, tell
 
 if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 EXAMPLES = """\
   {program} online --conf service.yaml                    serve and train; Ctrl-C stops both

@@ -14,7 +14,7 @@ from astune.cli.online.stored import add_store, open_store
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.concurrency import run_and_leave
-from astune.support.run_log import open_log, shown
+from astune.support.run_log import file_logger, open_log
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astune.online.training.log import ServiceStatus
     from astune.training.engine import LoadEngine
 
-committed = shown(__name__)
+committed = file_logger(__name__)
 
 
 def add_actions(actions: Commands) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from astune.support.current_episode import EPISODE
-from astune.support.run_log import EPISODE_ID, ROLE, shown
+from astune.support.run_log import EPISODE_ID, ROLE, file_logger
 from astune.training.rollout_workers.messages import LogLine, Noted, Printed, Said, Send
 from astune.workflow.notes import Notes
 
-printed = shown("astune.printed")
+printed = file_logger("astune.printed")
 
 
 class Lines(io.RawIOBase):

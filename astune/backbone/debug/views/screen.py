@@ -22,13 +22,13 @@ from astune.backbone.debug.views.tables import (
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.calls import Answer, Call
 from astune.monitor.words import LEFT_OUT, UNREAD
-from astune.support.run_log import shown
+from astune.support.run_log import file_logger
 from astune.support.terminal import Console, Text
 from astune.support.user_code import own_line_first, part_of_astune
 from astune.support.user_values import text_of
 from astune.types import Episode, Group, Sample, Task
 
-log = shown(__name__)
+log = file_logger(__name__)
 
 MARKUP = r"<\|[^|<>]*\|>|</?(?:think|tools|tool_call|tool_response)>"
 """Text by which chat templates mark roles, reasoning and tools."""

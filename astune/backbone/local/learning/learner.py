@@ -31,7 +31,7 @@ from astune.backbone.losses.objective import (
 from astune.config.rules.method import rules_of
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
-from astune.support.concurrency import finished
+from astune.support.concurrency import finish
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class LocalLearner:
         samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         weighed = None if self._teacher is None else await self._teacher.weigh(samples)
         update = partial(self._update, samples if weighed is None else weighed.samples, learning_rate, weighed)
-        return await finished(update) if self._beside else update()
+        return await finish(update) if self._beside else update()
 
     def _update(self, samples: Sequence[Sample], learning_rate: float, weighed: Weighed | None) -> Update:
         played = [sample for sample in samples if not sample.imitated]

@@ -23,7 +23,7 @@ from astune.backbone.verl.trainer.rows import SampleRow, batch_of, of_entries, o
 from astune.config.rules.method import rules_of
 from astune.config.schema import AlgorithmConfig, TrainerConfig
 from astune.errors import ModelError, RunFolderError
-from astune.support.concurrency import finished
+from astune.support.concurrency import finish
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
@@ -88,9 +88,9 @@ class VerlLearner:
         """Take one optimizer step over `samples`. One whose loss or gradient is not finite is thrown away."""
         samples = sorted(samples, key=lambda sample: sample.imitated)  # the critic has numbers for the others alone
         if self._teacher is None:
-            return await finished(partial(self._update, samples, learning_rate))
+            return await finish(partial(self._update, samples, learning_rate))
         weighed = await self._teacher.weigh(samples)
-        done = await finished(partial(self._update, weighed.samples, learning_rate, weighed.logprobs))
+        done = await finish(partial(self._update, weighed.samples, learning_rate, weighed.logprobs))
         return replace(done, left_out=tuple(weighed.left_out))
 
     def _update(
@@ -168,7 +168,7 @@ class VerlLearner:
         return found
 
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
-        return await finished(partial(self.scores, samples, reference=reference))
+        return await finish(partial(self.scores, samples, reference=reference))
 
     def scores(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
         """The same as `logprobs`, without a thread of its own."""
@@ -182,7 +182,7 @@ class VerlLearner:
         if self._unpublished:
             self._unpublished = 0
             self.policy_version += 1
-        self._handed = await finished(partial(self._hand_over, self.policy_version))
+        self._handed = await finish(partial(self._hand_over, self.policy_version))
         return self.policy_version
 
     def save(self, directory: Path) -> None:
