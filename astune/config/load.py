@@ -22,8 +22,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, section_by_name, unknown_key, value_at
-from astune.config.rules import KEY as STAGES
-from astune.config.rules import contradictions, contradictions_without_a_run, stage_contradictions, wrong_sections
+from astune.config.rules import (
+    STAGES,
+    contradictions,
+    contradictions_without_a_run,
+    stage_contradictions,
+    wrong_sections,
+)
 from astune.config.schema import Config
 from astune.config.section import Located, Section
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml

@@ -236,9 +236,9 @@ def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         yield "astune.trainer.betas", f"expected two numbers from 0 to below 1, got {list(trainer.betas)}"
 
 
-SECTIONS = ("algorithm", "trainer", "evaluation", "task_reader", "rollout", "task_judge")
+STAGE_SECTIONS = ("algorithm", "trainer", "evaluation", "task_reader", "rollout", "task_judge")
 """The sections of astune that a stage may set; all else is the run's."""
-KEY = "astune.stages"
+STAGES = "astune.stages"
 
 
 def wrong_sections(stages: Any) -> Iterator[str]:
@@ -250,10 +250,10 @@ def wrong_sections(stages: Any) -> Iterator[str]:
         yield "one stage is no stages; take the key out, and set its values in the sections themselves"
     for number, stage in enumerate(stages, start=1):
         for name in stage:
-            if name not in SECTIONS:
+            if name not in STAGE_SECTIONS:
                 yield (
-                    f"stage {number}: a stage has no {name!r}.{nearest(str(name), SECTIONS)} There are: "
-                    f"{', '.join(SECTIONS)}"
+                    f"stage {number}: a stage has no {name!r}.{nearest(str(name), STAGE_SECTIONS)} There are: "
+                    f"{', '.join(STAGE_SECTIONS)}"
                 )
 
 
@@ -265,16 +265,16 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
         return
     if not astune.traits.trains:
         yield (
-            KEY,
+            STAGES,
             "the backbone 'debug' has no stages: add astune.stages=[] to the command, which plays what is in common",
         )
     if not astune.traits.own_loop:
-        yield KEY, f"the backbone {astune.backbone!r} has no stages; expected --backbone=local, or take the key out"
+        yield STAGES, f"the backbone {astune.backbone!r} has no stages; expected --backbone=local, or take the key out"
     played = False
     for number, stage in enumerate(stages, start=1):
         trainer = stage.trainer
         if trainer.examples_of_run and not played:
-            yield KEY, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
+            yield STAGES, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
         if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):
-            yield KEY, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
+            yield STAGES, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
         played = played or rules_of(stage.algorithm).plays

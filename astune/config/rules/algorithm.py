@@ -166,16 +166,15 @@ def critic_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 def find_unused_advantage_keys(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     """Keys that the advantage has no use for."""
-    defaults = AlgorithmConfig()
-    for name, value in algorithm.critic:
-        if algorithm.advantage != "gae" and value != getattr(defaults.critic, name):
-            yield (
-                f"astune.algorithm.critic.{name}",
-                f"only advantage 'gae' has a critic, and the advantage is {algorithm.advantage!r}; take the key out",
-            )
-    for key, user in USED_BY.items():
-        if algorithm.advantage != user and getattr(algorithm, key) != getattr(defaults, key):
+    for name in algorithm.critic.find_changed() if algorithm.advantage != "gae" else ():
+        yield (
+            f"astune.algorithm.critic.{name}",
+            f"only advantage 'gae' has a critic, and the advantage is {algorithm.advantage!r}; take the key out",
+        )
+    for key in algorithm.find_changed(USED_BY):
+        if algorithm.advantage != USED_BY[key]:
             yield (
                 f"astune.algorithm.{key}",
-                f"only advantage {user!r} has it, and the advantage is {algorithm.advantage!r}; take the key out",
+                f"only advantage {USED_BY[key]!r} has it, and the advantage is {algorithm.advantage!r}; take the key "
+                "out",
             )
