@@ -34,7 +34,8 @@ def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited
     out = Path(config.rubrics.out) if config.rubrics.out else DEFAULT_OUT
     edits = _edits(out, keep_edited)
     split = split_examples(examples, config.seed)
-    asking = _asking(_with_cache(config.task_judge.llm, out), watch)
+    llm = _with_cache(config.task_judge.llm, out)
+    asking = Asking(ChatModels(llm), llm, watch)
     asking.models.budget = Budget(config.rubrics.max_calls, config.rubrics.max_cost)
     learner = RubricLearner(examples, split, config.rubrics, asking, config.seed, edits)
     try:
@@ -55,8 +56,10 @@ def check_rubric(
 ) -> tuple[Accuracy, Examples]:
     """Judges labelled examples by a rubric as it is. Nothing is learned or written."""
     labelled = read_examples(examples or _examples_path(loaded))
-    asking = _asking(loaded.config.astune.task_judge.llm, watch)
-    judged = asyncio.run(judge_by_rubric(asking, rubric, labelled.all, "judge the examples"))
+    llm = loaded.config.astune.task_judge.llm
+    judged = asyncio.run(
+        judge_by_rubric(Asking(ChatModels(llm), llm, watch), rubric, labelled.all, "judge the examples")
+    )
     pass_at = loaded.config.astune.task_judge.rubrics.pass_at or rubric.pass_at
     return measure(labelled.all, labelled.kind, rewards_of(judged), pass_at), labelled
 
@@ -88,7 +91,3 @@ def _edits(out: Path, keep_edited: bool) -> Edits:
 def _with_cache(llm: LlmJudgeConfig, out: Path) -> LlmJudgeConfig:
     """A run that is cut off goes on from the cache, so there always is one."""
     return llm if llm.cache is not None else llm.model_copy(update={"cache": f"{out}.replies.sqlite"})
-
-
-def _asking(llm: LlmJudgeConfig, watch: Watch) -> Asking:
-    return Asking(ChatModels(llm), llm, watch)

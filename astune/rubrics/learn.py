@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from astune.config.judges import RubricsConfig
 from astune.errors import AstuneError, nearest
@@ -189,12 +190,8 @@ async def arrange(asking: Asking, criteria: Sequence[Criterion], scale: str) -> 
     """Arrange the criteria by theme, without and with anchors. Criteria that a person edited keep theme and anchors.
     Where the reply cannot be used, all stay as they are."""
     known = {criterion.id: criterion for criterion in criteria}
-
-    def check(reply: Arrangement) -> None:
-        check_arrangement(known, reply)
-
     messages = arrange_messages({name: one.text for name, one in known.items()}, scale)
-    (reply,) = await asking.stage("arrange", [asking.ask(messages, Arrangement, check)])
+    (reply,) = await asking.stage("arrange", [asking.ask(messages, Arrangement, partial(check_arrangement, known))])
     if reply is None:
         return list(criteria), list(criteria)
     themed = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import count, product
 from string import ascii_uppercase
@@ -80,10 +81,7 @@ async def _rank(job: JudgeJob, texts: Sequence[str], vote: int) -> tuple[dict[st
     """The place of each text, the reason, and what it cost."""
     order = sorted(texts, key=lambda text: _shuffle(text, vote // 2), reverse=vote % 2 == 1)
     by_label = dict(zip(_labels(), order, strict=False))
-
-    def check(reply: RankingReply) -> None:
-        check_ranking(reply, by_label)
-
+    check = partial(check_ranking, labels=by_label)
     answer = await job.ask(comparison_messages(job, SYSTEM, by_label), RankingReply, vote, check)
     places = {by_label[label]: place for label, place in answer.value.places().items()}
     return places, answer.value.reason, answer.usage
