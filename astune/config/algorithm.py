@@ -30,7 +30,7 @@ METHODS = {
 Preset = Literal["grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "gspo", "cispo", "ppo", "minirl", "opmd"]
 """The files of `default_config/presets`."""
 PolicyLossName = Literal["ppo_clip", "gspo", "cispo", "minirl", "opmd", "reinforce"]
-"""Those of `astune.backbone.losses.policy`, which needs torch."""
+"""The losses of `astune.backbone.losses.policy`, which needs torch."""
 
 LOSS_ON_VERL = OnVerl(ours="our loss, in verl's training workers")
 NO_MINIRL = OnTrinity(unsupported="only the loss 'minirl' has it, which Trinity has not; take the key out")

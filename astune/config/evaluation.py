@@ -10,10 +10,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 from astune.config.section import Located, Section
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
-"""Of a set of held-out tasks: it stands in names of metrics and of files."""
+"""The name of a set of held-out tasks: it stands in names of metrics and of files."""
 DECODINGS = ("sampled", "greedy")
 FIGURES = ("success", "reward", "turns", "tokens/prompt", "tokens/sampled", "tools/calls", "tools/errors")
-"""Those that an evaluation may have whatever is played, beside `pass_at_k`."""
+"""Figures that an evaluation may have whatever is played, beside `pass_at_k`."""
 FAMILIES = ("judge/", "workflow/", "agent_reward/", "tools/calls/", "tools/errors/")
 """Beginnings of those whose names the user's judge, workflow, agents and tools give."""
 LEAST = re.compile(r"loss|turns|tokens/.+|tools/errors(/.+)?|judge/(.+/)?(invalid_tool|steps_penalty)")
@@ -26,7 +26,7 @@ SHARES = re.compile(
 
 
 class Aim(NamedTuple):
-    """What the best checkpoint has: the highest value of `figure`, or the lowest."""
+    """The aim of the best checkpoint: the highest value of `figure`, or the lowest."""
 
     figure: str
     lowest: bool

@@ -19,7 +19,7 @@ from astune.config.chat_models import JudgeModelConfig
 from astune.config.section import Located, OnTrinity, Section, fate
 
 SECONDS, SECONDS_WITH_MODELS = 10.0, 300.0
-"""What `astune.task_judge.timeout` is where it is not set."""
+"""Seconds of `astune.task_judge.timeout` where it is not set."""
 
 
 class CriterionConfig(Section):

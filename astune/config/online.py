@@ -47,7 +47,7 @@ class ServeConfig(Section):
 
 
 class FeedbackConfig(Section):
-    """What is made of what users say."""
+    """Rules by which the words of users become rewards."""
 
     rewards: dict[str, float] = Field(
         default_factory=dict, description="weights of named rewards, which add up; a name that is not here weighs 1"

@@ -101,7 +101,7 @@ class MonitorConfig(Section):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the rules about a configuration have to know of a backbone."""
+    """Facts that the rules about a configuration have to know of a backbone."""
 
     trains: bool = True
     """False of the debugger, which plays a few episodes and updates nothing."""

@@ -146,7 +146,7 @@ READERS = {
     "env_service": "astune.task_reader.env_service:TaskReaderEnvService",
     "reasoning_gym": "astune.task_reader.reasoning_gym:TaskReaderReasoningGym",
 }
-"""Where the readers are that ship, by the names by which other keys ask for them."""
+"""The places of the readers that ship, by the names by which other keys ask for them."""
 
 
 class TaskReaderConfig(Section):

@@ -51,22 +51,22 @@ def is_service(loaded: LoadedConfig) -> bool:
 
 
 class CheckedConfig:
-    """Everything that the checks have made so far: to read a part of `MAKERS` before it is there raises `Missing`. `backbones` are
-    the built-in ones by name, as the command line knows them."""
+    """Everything that the checks have made so far: to read a part of `MAKERS` before it is there raises `Missing`.
+    `backbones` are the built-in ones by name, as the command line knows them."""
 
     loaded: LoadedConfig
     backbone: Backbone
     tasks: Mapping[Split, Sequence[Task]]
     evaluations: Sequence[Evaluation]
     examples: int
-    """How many there are."""
+    """Their number."""
     model_dir: Path
     chat_format: ChatFormat
     size: ModelSize
     workflow: WorkflowFactory
     judge: Judge | None
     wording: str
-    """How an answer is written for the judge: a text with `{}`."""
+    """The way an answer is written for the judge: a text with `{}`."""
     dry_run: DryRun
 
     if not TYPE_CHECKING:  # mypy would take any name for a part
@@ -90,9 +90,9 @@ class CheckedConfig:
         self.conf, self.overrides, self.chosen_backbone = conf, tuple(overrides), backbone
         self.offline, self.backbones = offline, dict(backbones or {})
         self.opened = ExitStack()
-        """What checks have started; `run_checks` ends it."""
+        """The services that checks have started; `run_checks` ends them."""
         self.begun = False
-        """Whether the model has been trained before, in an earlier stage."""
+        """True if the model has been trained before, in an earlier stage."""
         self._stages: list[CheckedConfig] = []
 
     def stages(self) -> list[CheckedConfig]:

@@ -32,7 +32,7 @@ class Finding:
     """The place to change: `demo.yaml:12: astune.seed`, or a line of another file."""
     fix: str = ""
     check: str = ""
-    """Which check found it; filled in by `run_checks`."""
+    """The check that found it; filled in by `run_checks`."""
 
     def __post_init__(self) -> None:
         if self.level in ("warn", "fail") and not self.fix:

@@ -47,7 +47,7 @@ LOGITS_AT_ONCE = 2**26
 LOGIT_COPIES = 4
 """Logits in float32, their log-softmax, and the gradients of both."""
 PROGRAMS = 64
-"""Of oneDNN (`astune.backbone.local.process`, likewise)."""
+"""Programs that oneDNN keeps (`astune.backbone.local.process`, likewise)."""
 FOUR_BITS = 0.5625
 """Bytes of a number in 4 bits: half of one, and a float32 for each 64."""
 AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
@@ -55,7 +55,7 @@ AVERAGES = {"adamw": 8, "adamw_fused": 8, "adamw_8bit": 2}
 
 
 STANDING = ("weights", "adapters", "Adam", "the reference", "the critic")
-"""What stays in memory between two updates, by the beginnings of its names."""
+"""Parts that stay in memory between two updates, by the beginnings of their names."""
 CPU_CACHE_GIB = 1
 """A vLLM server's on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
 

@@ -48,11 +48,11 @@ CHECKS: Mapping[str, Check] = {
 }
 """In the order in which they run: later ones use what earlier ones made."""
 OF_THE_RUN = ("config", "model", "template", "run folder", "online")
-"""Those of what all of `astune.stages` have in common."""
+"""Checks of what all of `astune.stages` have in common."""
 OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
-"""Those of what a run needs to play episodes."""
+"""Checks of what a run needs to play episodes."""
 OF_RUNS = (*OF_EPISODES, "training", "run folder")
-"""Those of what `astune online` has no use for."""
+"""Checks of what `astune online` has no use for."""
 
 
 def run_checks(checked: CheckedConfig, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:

@@ -101,7 +101,7 @@ class _Loaded:
 
     connection: sa.Connection
     asked: dict[str, float] = field(default_factory=dict)
-    """When each was asked, seconds since 1970."""
+    """The time at which each was asked, seconds since 1970."""
     _kept: dict[str, dict[str, RecordedAnswer]] = field(default_factory=dict)
     _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
 

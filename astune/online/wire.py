@@ -169,7 +169,7 @@ class Status(Body):
 class CalledFunction(Body):
     name: Text
     arguments: Text
-    """As the model wrote them: JSON, or what it took for JSON."""
+    """The arguments as the model wrote them: JSON, or what it took for JSON."""
 
 
 class RecordedCall(Body):
@@ -214,7 +214,7 @@ class ConversationRecord(Body):
     conversation_id: Name
     messages: Annotated[list[RecordedMessage], Field(min_length=1)]
     tools: list[dict[str, Any]] = []
-    """What was offered to the model, in OpenAI's shape."""
+    """The tools that were offered to the model, in OpenAI's shape."""
     thoughts: list[Thought] = []
     model: Name | None = None
     rewards: Rewards | None = None

@@ -34,7 +34,7 @@ SMALLEST_WEIGHT = 0.05
 
 
 HARDLY = 0.3
-"""Of what half of the best criterion helps: one that helps less weighs no more beside it than that."""
+"""A share of what half of the best criterion helps: one that helps less weighs no more beside it than that."""
 
 ROUNDING = 1e-9
 """Nats that a criterion takes off the loss at least."""

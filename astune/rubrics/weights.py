@@ -28,7 +28,7 @@ SPREAD = 1.0
 """Standard deviation of a weight around the prior."""
 
 MOST_COMPARISONS = 2000
-"""Of more, so many are drawn: those of labels grow with the square of the answers."""
+"""Most comparisons; of more, so many are drawn: those of labels grow with the square of the answers."""
 
 SWEEPS = 500
 PRECISE = 1e-9

@@ -23,7 +23,7 @@ from astune.store.upgrades import list_revisions, revision_in, upgrade_tables
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 30.0
-"""How long a transaction waits for another one's lock, and a write for a server that is away."""
+"""The time for which a transaction waits for another one's lock, and a write for a server that is away."""
 CONNECT_SECONDS = 10
 CONFLICT_PAUSE = 0.02
 """Most seconds until a transaction that had a conflict is tried again."""

@@ -23,7 +23,7 @@ metadata = sa.MetaData(
 )
 
 Name = sa.String(255)
-"""Of people and things that clients name: longer ones are refused at the door."""
+"""Longest names of people and things that clients name: longer ones are refused at the door."""
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 """SQLite counts up only what it calls INTEGER."""
 

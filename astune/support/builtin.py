@@ -1,6 +1,6 @@
-"""What ships with ASTune, by any of the names that it has gone by.
+"""Readers and judges that ship with ASTune, by any of the names that they have gone by.
 
-Readers and judges are known by a short name. Their class may be named as well, by itself or in whatever module of
+They are known by a short name. Their class may be named as well, by itself or in whatever module of
 ASTune somebody believes it to be: older pages print `astune.task_reader.task_reader_base->TaskReaderJsonl`, say.
 """
 

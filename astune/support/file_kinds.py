@@ -19,7 +19,7 @@ HEAD, MOST_BYTES = 1 << 20, 1 << 26
 
 
 class Kind(Enum):
-    """What a file holds, and where it belongs."""
+    """The content of a file, and where it belongs."""
 
     EPISODES = "recorded episodes", "for astune.trainer.examples, `astune replay`, `rescore` and `diff`"
     RECORDING = (

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 MOST_BYTES = 200
-"""Of a name in UTF-8: file systems take 255, and something may be put behind it."""
+"""Longest name in UTF-8: file systems take 255, and something may be put behind it."""
 
 
 def is_name(text: object) -> bool:

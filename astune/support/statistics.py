@@ -14,7 +14,7 @@ RESAMPLES = 1000
 NOISE = 1e-9
 """Part of the larger of two numbers, or of the largest of several, below which a difference is none."""
 SMALL = 1e-5
-"""Of smaller numbers it is this one's part: what 0.1 + 0.2 - 0.3 leaves is 0."""
+"""For smaller numbers the noise is a part of this one: what 0.1 + 0.2 - 0.3 leaves is 0."""
 GRID = 10**9
 """Differences are compared as multiples of 1/GRID, so that equal sums are equal whatever the order of adding."""
 MOST_SUMS = 100_000

@@ -47,7 +47,7 @@ class TaskFilter:
             for found in parsed.find_all(nodes.Getitem)
             if isinstance(found.node, nodes.Name) and found.node.name == ROW and isinstance(found.arg, nodes.Const)
         ]
-        """Those that are named by `row[...]`."""
+        """The columns that are named by `row[...]`."""
 
     def keeps(self, record: Record, place: str) -> bool:
         """True if the expression holds for the record. Raises `TaskError` that begins with `place` if it fails."""

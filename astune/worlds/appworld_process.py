@@ -19,7 +19,7 @@ SECONDS_TO_END = 10.0
 
 
 class AppWorldError(Exception):
-    """What the process answered instead of data, or how it died."""
+    """The words of a process that answered no data, or the way in which it died."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 
 class Refused(Exception):
-    """What the other side is to know, with a code that it understands."""
+    """An error that the other side is to know of, with a code that it understands."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

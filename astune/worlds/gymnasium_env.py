@@ -27,7 +27,7 @@ HELD_OUT = 5
 """One in so many maps is a validation map."""
 MOST_DRAWS = 1000
 MOST_STEPS = 100
-"""Where neither the user nor the environment says when an episode is over."""
+"""The last step where neither the user nor the environment says when an episode is over."""
 
 
 class GymnasiumEnvironment(Environment):

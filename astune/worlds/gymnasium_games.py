@@ -1,4 +1,4 @@
-"""What is said to an agent about environments of Gymnasium: rules, names of actions, and how an observation is told.
+"""Words for an agent about environments of Gymnasium: rules, names of actions, and how an observation is told.
 
 Knows the toy games by name; any other environment is told by what it draws as text, or by its numbers.
 """
@@ -14,7 +14,7 @@ Teller = Callable[[Any, Any], str]
 """(environment, observation) -> what the agent reads."""
 
 MOST_NUMBERS = 16
-"""Of a Box: more than so many numbers are no text."""
+"""Most numbers of a Box: more are no text."""
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*m")
 LAST_ACTION = re.compile(r"^\s*\(.*\)\n", re.MULTILINE)
 """The line `  (Down)` that the toy games draw, which the agent knows."""

@@ -79,9 +79,9 @@ def _away(name: str) -> str:
 
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "rloo_clamped", "step_wise_grpo", "reinforce_pp_baseline")
-"""Those that compare the attempts at one task."""
+"""Advantages that compare the attempts at one task."""
 OVER_THE_STEP = ("reinforce_pp", "reinforce_pp_baseline", "running_mean", "gae")
-"""Those for which a group of equal rewards may teach something."""
+"""Advantages for which a group of equal rewards may teach something."""
 ALONE = tuple(name for name in GROUP_ADVANTAGES if name not in OVER_THE_STEP)
 USED_BY = {"step_norm": "step_wise_grpo", "baseline_by": "running_mean", "baseline_decay": "running_mean"}
 """The keys of `astune.algorithm` that one advantage alone has a use for."""

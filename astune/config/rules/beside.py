@@ -14,7 +14,7 @@ ASKED = tuple(
     f"llm.{name}"
     for name in ("models", "instructions", "shown", "votes", "temperature", "max_tokens", "max_concurrent", "cache")
 )
-"""What every judge that asks models reads."""
+"""Keys that every judge that asks models reads."""
 READ_BY_JUDGE: Mapping[str, tuple[str, ...]] = {
     "EnvServiceJudge": (),
     "LlmAsJudge": ("answer_format", "llm"),

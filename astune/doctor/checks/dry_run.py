@@ -68,7 +68,7 @@ def _how_to_fix(message: str) -> str:
 SECONDS = 20.0
 """Most time an episode gets in which every model answers at once."""
 BLOCKED_SECONDS = 0.3
-"""What one line may take of one episode before it is told of."""
+"""Seconds of one episode that a line may take before it is told of."""
 DO_NOT_BLOCK = "use await asyncio.sleep, an async HTTP client, or await asyncio.to_thread(...) for code that waits"
 STEP_THROUGH = "look at that line; to step through: astune --conf {} --backbone=debug"
 

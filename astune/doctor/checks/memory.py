@@ -28,9 +28,9 @@ FIXES = {
     "masks": "lower astune.trainer.micro_batch_tokens, or astune.model.max_model_len",
     "activations": "lower astune.trainer.micro_batch_tokens, or set astune.model.gradient_checkpointing: true",
 }
-"""What makes the largest part smaller."""
+"""Advice that makes the largest part smaller."""
 LIBRARIES = 400 * 2**20
-"""What Python and torch take before there is a model."""
+"""Bytes that Python and torch take before there is a model."""
 
 
 def check_memory(checked: CheckedConfig) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": 
 LORA = "0.21"
 """The least version of peft, likewise."""
 ONLINE = {"alembic": "1.14", "sqlalchemy": "2.0.36"}
-"""Those of what `astune online` needs besides, likewise."""
+"""Least versions of what `astune online` needs besides, likewise."""
 FLASH_ATTN = show_version(NEEDED_BY[FLASH].at_least)
 POSTGRESQL = {"psycopg": "3.2"}
 """And of a store in PostgreSQL."""

@@ -22,7 +22,8 @@ STORE = "astune.monitor.store"
 BYTES_PER_PARAMETER = 12
 """Weights in float32 and two figures of Adam."""
 BYTES_PER_TOKEN = 20
-"""Of an episode's file: the id, the log-probability, and the text twice (in the turn and in the history)."""
+"""Size of a token in an episode's file: the id, the log-probability, and the text twice (in the turn and in the
+history)."""
 
 
 def check_run_folder(checked: CheckedConfig) -> Iterator[Finding]:

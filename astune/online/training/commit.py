@@ -62,7 +62,8 @@ class LeaseLost(StoreError):
 
 @dataclass(frozen=True)
 class CommitSetup:
-    """What commits are made with. `clock` gives seconds since 1970; `phase` is told how far a commit has come."""
+    """The parts that commits are made with. `clock` gives seconds since 1970; `phase` is told how far a commit has
+    come."""
 
     config: Config
     database: Database
@@ -75,7 +76,7 @@ class CommitSetup:
 
 @dataclass(frozen=True)
 class CommitInput:
-    """What a commit reads."""
+    """The rows that a commit reads."""
 
     plan: Plan
     recorded: dict[str, RecordedAnswer]

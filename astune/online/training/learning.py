@@ -17,7 +17,7 @@ from astune.training.schedule import learning_rate
 from astune.types import Sample
 
 MOST_HALVINGS = 10
-"""Of the learning rate in one commit; an update that goes too far even so is left for a later one."""
+"""Most halvings of the learning rate in one commit; an update that goes too far even so is left for a later one."""
 SHARE = "learning_rate/share"
 """The figure of a commit that says by how much of the configured learning rate its last update was made."""
 _MOST = 600.0

@@ -28,7 +28,7 @@ class CommitOutcomes:
     used_feedback: list[int] = field(default_factory=list)
     unused_feedback: dict[str, list[int]] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
-    """How many others wait, by reason."""
+    """Counts of the others, which wait, by reason."""
 
     def keep_done(self, groups: Sequence[Group]) -> list[Group]:
         """The groups, less the episodes that wait."""

@@ -87,10 +87,10 @@ class Trainer:
         self._is_holder = False
         self._others = leases.LeaseWatch()
         self._fruitless: Learnable | None = None
-        """What there was for the last commit, if it found nothing to learn: there is no use in looking at that again,
+        """All there was for the last commit, if it found nothing to learn: there is no use in looking at that again,
         nor at more that says the same."""
         self._too_few: tuple[int, int] | None = None
-        """What was rated when it was too little for a commit, and only time could not change that."""
+        """The ratings when they were too few for a commit, and only time could not change that."""
 
     async def run(self, told: Callable[[CommitRow], None]) -> None:
         """Go on until cancelled. `told` is told of every commit. Where the store or the disk takes nothing, that is

@@ -1,4 +1,4 @@
-"""What a commit trains, at the version that it begins from."""
+"""The weights and baselines that a commit trains, at the version that it begins from."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How the tables came to be, step by step: alembic's."""
+"""Steps by which the tables came to be: alembic's."""

@@ -1,4 +1,4 @@
-"""What alembic runs: the connection is the caller's."""
+"""The module that alembic runs: the connection is the caller's."""
 
 from alembic import context
 

@@ -43,15 +43,15 @@ class Criterion(Section):
     id: str = Field(pattern=r"^[^\s|][^|\r\n]*$", max_length=80)
     theme: str = ""
     text: str = Field(min_length=1)
-    """What earns the highest score."""
+    """The text says what earns the highest score."""
     weight: NonNegativeFloat = 1.0
     scale: Literal["binary", "scaled"] = "binary"
     min: int = 0
     max: int = 1
     anchors: dict[int, str] = Field(default_factory=dict)
-    """What earns a score, by score."""
+    """Texts that say what earns a score, by score."""
     edited: bool = False
-    """Whether a person wrote it, so that a later run of `astune rubrics --keep-edited` keeps it."""
+    """True if a person wrote it, so that a later run of `astune rubrics --keep-edited` keeps it."""
     sources: tuple[str, ...] = ()
     """Ids of the examples it came from."""
 
@@ -91,7 +91,8 @@ class Rubric(Section):
     name: str = Field("rubric", min_length=1)
     criteria: tuple[Criterion, ...] = Field(min_length=1)
     provenance: dict[str, Any] = Field(default_factory=dict)
-    """How it was made: examples, models, date. `digest` in it is the digest of the criteria that the report is of."""
+    """The way it was made: examples, models, date. `digest` in it is the digest of the criteria that the report is
+    of."""
     report: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("criteria")

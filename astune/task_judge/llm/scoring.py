@@ -40,7 +40,7 @@ class AttemptScore:
     reason: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
-    """As `usage_metrics` gives it."""
+    """The metrics that `usage_metrics` gives."""
     votes: tuple[float, ...] | None = None
     """The reward by each vote that could tell; None where no vote was needed."""
 

@@ -107,7 +107,7 @@ class MathResult:
     outcome: MathOutcome
     reason: str
     found: bool = True
-    """Whether the text has an answer where the format wants it."""
+    """True if the text has an answer where the format wants it."""
 
     def verdict(self) -> Verdict:
         right = self.outcome is MathOutcome.RIGHT

@@ -11,7 +11,7 @@ from fractions import Fraction
 class Unit:
     dimension: str
     factor: Fraction
-    """How many of the dimension's first unit it is."""
+    """Its size in the dimension's first unit."""
 
 
 _DIMENSIONS = {

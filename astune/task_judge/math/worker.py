@@ -65,10 +65,10 @@ MOST_DIGITS, FEW_DIGITS = 250, 40
 """A difference of numbers that has no digit among so many is 0. Of formulas fewer are looked at: there is algebra."""
 
 NOISE = Rational(1, 10**12)
-"""What floating point may add to a number, in units of it: 0.30000000000000004 is 3/10."""
+"""The noise that floating point may add to a number, in units of it: 0.30000000000000004 is 3/10."""
 
 TEN_DIGITS = Rational(5, 10**11)
-"""How far off a decimal may be, in units of a number that no decimal is, such as the square root of 2."""
+"""The most by which a decimal may be off, in units of a number that no decimal is, such as the square root of 2."""
 
 ROUNDED_FROM = 7
 """A reference with so many digits is a rounding of the formula that rounds to it; one digit less will do for a

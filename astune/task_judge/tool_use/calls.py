@@ -39,9 +39,9 @@ class CheckedCall:
     arguments: Mapping[str, Any]
     """Empty where they are no JSON object."""
     valid: bool
-    """Whether the tool was offered, and could take the arguments: an object with all that its schema requires."""
+    """True if the tool was offered, and could take the arguments: an object with all that its schema requires."""
     failed: bool
-    """Whether the result says so. A call whose result no model saw ended the episode: it did not fail."""
+    """True if the result says so. A call whose result no model saw ended the episode: it did not fail."""
 
 
 def turns_of_agents(turns: Iterable[Turn]) -> list[Turn]:

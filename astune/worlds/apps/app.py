@@ -1,4 +1,4 @@
-"""What an app is: functions of the state that an agent can find out about, and that answer mistakes in words."""
+"""Apps: functions of the state that an agent can find out about, and that answer mistakes in words."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from astune.worlds.apps.state import CALENDAR_TIME, World
 
 PAGE_SIZE = 5
 MOST_CHARACTERS = 10_000
-"""Of one text that is handed to an API."""
+"""The longest text that is handed to an API."""
 LARGEST_NUMBER = 10**9
 _TYPES = {"str": "text", "int": "whole number", "bool": "true or false", "list[str]": "list of texts"}
-"""How a parameter is annotated, and what the documentation calls that."""
+"""The annotation of a parameter, and the word of the documentation for it."""
 
 
 class AppError(Exception):

@@ -70,7 +70,7 @@ _SENTENCES = (
 TOPICS = ("garden", "menu", "packing", "reading", "budget", "tour", "recipe", "party")
 _SHOPS = ("acme", "bolt", "cargo", "delta", "ember", "fjord")
 FIRST_HOUR, LAST_HOUR = 9, 18
-"""Of a working day, in which the seeded events are."""
+"""Hours of a working day, in which the seeded events are."""
 
 
 def make_world(rng: random.Random) -> World:

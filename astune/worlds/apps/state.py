@@ -60,7 +60,7 @@ class World:
     mails: dict[int, Mail] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
     answer: str | None = None
-    """What the agent ended with; None while it works."""
+    """The answer that the agent ended with; None while it works."""
     last_id: int = 100
 
     def new_id(self) -> int:
@@ -69,7 +69,7 @@ class World:
 
 
 TABLES = {"contact": "contacts", "event": "events", "mail": "mails", "file": "files"}
-"""What a record is called, and the field of `World` that has them."""
+"""The name of a record, and the field of `World` that has them."""
 
 
 def changes(start: World, end: World) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""What a task of the apps world is, and what its templates share."""
+"""A task of the apps world, and the functions that its templates share."""
 
 from __future__ import annotations
 
