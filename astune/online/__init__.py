@@ -39,7 +39,7 @@ _LAZY = {
     "ShadowRun": "shadow",
     "RecordedTool": "writes",
     "TrainingRunner": "runner",
-    "collect_message_ids": "message_ids",
+    "collect_message_ids": "shadow",
     "mark": "selection",
     "read_only": "writes",
     "send_feedback": "client",
