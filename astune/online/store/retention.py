@@ -166,8 +166,8 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
         done.conversations += deleted.conversations
         done.requests += deleted.requests
         done.feedback += deleted.feedback
-    for part in chunks(opinions, MOST_IDS):
-        done.feedback += database.write(partial(_delete_feedback, part=part))
+    for numbers in chunks(opinions, MOST_IDS):
+        done.feedback += database.write(partial(_delete_feedback, part=numbers))
     _clear_audit_lines(database, names, notes, seen, done)
     told = {name: value for name, value in vars(done).items() if name not in ("audit_lines", "copies")}
     told |= {"kept": len(done.kept)}
