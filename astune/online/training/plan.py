@@ -275,8 +275,7 @@ def _limit(plan: Plan, situation: Situation) -> None:
     units: list[tuple[Item, ...]] = [*plan.groups, *((pair,) for pair in plan.pairs)]
     left = [unit for unit in units if not situation.passed.issuperset(item.key for item in unit)]
     plan.waiting["for_a_signal"] += sum(map(len, units)) - sum(map(len, left))
-    left.sort(key=lambda unit: max((item.received, item.msg_ids) for item in unit), reverse=True)
-    newest_first = deque(left)
+    newest_first = deque(sorted(left, key=_newest, reverse=True))
     rules = situation.rules
     most_of_user = math.ceil(max(rules.most_per_author, 1.0 / rules.min_episodes) * rules.max_episodes)
     kept, of_user = list[tuple[Item, ...]](), Counter[tuple[str, str]]()
@@ -295,3 +294,7 @@ def _limit(plan: Plan, situation: Situation) -> None:
         chosen = set()
     plan.groups = [group for group in plan.groups if id(group[0]) in chosen]
     plan.pairs = [pair for pair in plan.pairs if id(pair) in chosen]
+
+
+def _newest(unit: Sequence[Item]) -> tuple[float, tuple[str, ...]]:
+    return max((item.received, item.msg_ids) for item in unit)
