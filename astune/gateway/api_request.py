@@ -63,11 +63,6 @@ def read_fields(body: object, known: Known) -> Fields:
     return fields
 
 
-def notes_on(fields: Fields, known: Known) -> Iterator[str]:
-    """The notes on fields that are ignored with one."""
-    return (f"{name} is ignored. {known.noted[name]}" for name in fields if name in known.noted)
-
-
 def _not_supported(name: str, value: object, known: Known) -> HttpError:
     instead = f" {known.instead[name]}" if name in known.instead else ""
     if name in known.neutral:
@@ -78,6 +73,7 @@ def _not_supported(name: str, value: object, known: Known) -> HttpError:
 
 MOST_STOPS = 4
 MOST_CHOICES = 128
+CHOICES = f"{POSITIVE}, at most {MOST_CHOICES}"
 
 
 class ApiRequest(Protocol):
@@ -143,10 +139,6 @@ def _read_stop(value: object) -> tuple[str, ...]:
     if len(texts) > MOST_STOPS:
         raise invalid("stop", value, f"at most {MOST_STOPS} texts")
     return tuple(text for text in texts if text)
-
-
-def choices_field(fields: Fields) -> int:
-    return fields.whole("n", 1, MOST_CHOICES, f"{POSITIVE}, at most {MOST_CHOICES}") if "n" in fields else 1
 
 
 def token_logprobs(answer: ChatAnswer, chat_format: ChatFormat) -> list[dict[str, Any]]:

@@ -23,13 +23,13 @@ from typing import Any, ClassVar
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.api_request import (
+    CHOICES,
     DONE,
+    MOST_CHOICES,
     REASONING,
     VERBOSITY,
     Known,
-    choices_field,
     envelope,
-    notes_on,
     read_fields,
     sampling_fields,
     show_message,
@@ -151,21 +151,24 @@ def parse_chat_completion(body: object) -> ChatCompletionRequest:
             **_read_shape(fields),
             **sampling_fields(fields, "max_tokens", "max_completion_tokens"),
         ),
-        n=choices_field(fields),
+        n=fields.whole("n", 1, MOST_CHOICES, CHOICES) if "n" in fields else 1,
         model=fields.take("model", str, "a string", ""),
         stream=fields.flag("stream"),
         include_usage=stream_options.flag("include_usage"),
         logprobs=fields.flag("logprobs"),
         token_ids=fields.flag("return_token_ids"),
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
-        notes=(*notes_on(fields, KNOWN), *strict_note(fields.get("tools", ()), fields.get("response_format"))),
+        notes=(
+            *(f"{name} is ignored. {KNOWN.noted[name]}" for name in fields if name in KNOWN.noted),
+            *strict_note(fields.get("tools", ()), fields.get("response_format")),
+        ),
     )
 
 
 def _read_shape(fields: Fields) -> dict[str, Any]:
     """Read the tools and the shape that the answer must have as arguments of a `ChatRequest`."""
     arguments = read_tool_choice(fields.get("tool_choice", "auto"), read_tools(fields))
-    form = fields.take("response_format", dict, "an object", {"type": "text"})
-    if asks_for_json("response_format", form):
+    name = "response_format"
+    if name in fields and asks_for_json(name, fields.take(name, dict, "an object")):
         force_json(arguments)
     return arguments

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.gateway.api_request import (
+    CHOICES,
     DONE,
     INTEGER,
+    MOST_CHOICES,
     MOST_INTEGER,
     Known,
-    choices_field,
     envelope,
     read_fields,
     sampling_fields,
@@ -121,7 +122,7 @@ def parse_completion(body: object) -> CompletionRequest:
             prompt=_prompt(fields),
             **sampling_fields(fields, "max_tokens"),
         ),
-        n=choices_field(fields),
+        n=fields.whole("n", 1, MOST_CHOICES, CHOICES) if "n" in fields else 1,
         model=fields.take("model", str, "a string", ""),
         stream=fields.flag("stream"),
         include_usage=stream_options.flag("include_usage"),

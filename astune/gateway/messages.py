@@ -30,20 +30,18 @@ def read_messages(fields: Fields) -> tuple[Mapping[str, Any], ...]:
         if message.get("role") not in _ROLES:
             raise invalid(f"messages[{i}].role", message.get("role"), f"one of {', '.join(_ROLES)}")
         # A request repeats its whole history: what is usual needs no name of its place.
-        if not isinstance(content := message.get("content"), str):
+        if (content := message.get("content")) is not None and not isinstance(content, str):
             _check_content(f"messages[{i}].content", content)
         if (calls := message.get("tool_calls")) is not None:
             _check_calls(f"messages[{i}].tool_calls", calls)
-        if not isinstance(answered := message.get("tool_call_id"), str):
-            _check_id(f"messages[{i}].tool_call_id", answered)
+        if (answered := message.get("tool_call_id")) is not None and not isinstance(answered, str):
+            raise invalid(f"messages[{i}].tool_call_id", answered, "a string")
         if message.get("function_call") is not None:
             raise not_supported(f"messages[{i}].function_call", "function_call is not supported here. Use tool_calls.")
     return tuple(messages)
 
 
 def _check_content(name: str, content: object) -> None:
-    if content is None:
-        return
     if not isinstance(content, list):
         raise invalid(name, content, "text or a list of parts")
     for part in content:
@@ -58,13 +56,8 @@ def _check_calls(name: str, calls: object) -> None:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise invalid(name, call, 'a list of {"id": ..., "type": "function", "function": {"name": ..., ...}}')
-        if not isinstance(call.get("id"), str):
-            _check_id(f"{name}.id", call.get("id"))
-
-
-def _check_id(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise invalid(name, value, "a string")
+        if (call_id := call.get("id")) is not None and not isinstance(call_id, str):
+            raise invalid(f"{name}.id", call_id, "a string")
 
 
 def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:

@@ -146,8 +146,8 @@ def _read_shape(fields: Fields) -> dict[str, Any]:
     elif choice not in ("auto", "none", "required"):
         raise invalid("tool_choice", choice, f"'auto', 'none', 'required' or {_TOOL_SHAPE}")
     arguments = read_tool_choice(choice, tools)
-    form = fields.get("text", {}).get("format") or {"type": "text"}
-    if asks_for_json("text.format", form):
+    form = fields.get("text", {}).get("format")
+    if form and asks_for_json("text.format", form):
         force_json(arguments)
     return arguments
 
