@@ -148,9 +148,8 @@ def test_what_was_recorded_comes_back_token_for_token(out: Path, played: list[Ep
     for place, former in enumerate(played):
         episode = episodes[f"msg-{place}-1"]
         assert turns_differ(former, episode) is None
-        kept = episode_from_row(
-            episode_to_row(EpisodeRecord(0, "", former))
-        ).episode  # log-probabilities of five digits
+        row = episode_to_row(EpisodeRecord(0, "", former))  # its log-probabilities have five digits
+        kept = episode_from_row(row).episode
         assert [vars(line) for line in episode.timelines] == [vars(line) for line in kept.timelines]
         assert episode.unique_tokens == former.unique_tokens and episode.task.query == former.task.query
         assert episode.output is not None and episode.output.answer == former.output.answer  # type: ignore[union-attr]
