@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import Phase, settings
 
-from tests.garbage import collect_all
+from tests.garbage import collect_all, keep_frozen
 
 settings.register_profile("astune", deadline=None)
 # PYTEST_ARGS=--hypothesis-profile=thorough
@@ -16,6 +16,7 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("first", settings.get_profile("astune"), phases=(Phase.explicit, Phase.generate))
 settings.load_profile("astune")
 signal.signal(signal.SIGINT, signal.default_int_handler)
+keep_frozen()
 TESTS_A_COLLECTION = 100
 """After so many tests the collector looks at everything, once."""
 started = 0
@@ -30,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Thousands of tests and all that they import live to the end: the collector need not look at them again and again,
-    which takes half a second each time. Every run of training has it look at all that is not frozen, and thaws it."""
+    which takes half a second each time. Every run of training has it look at all that is not frozen."""
     global started
     if started % TESTS_A_COLLECTION == 0:
         collect_all()

@@ -5,7 +5,16 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
+from astune.support import short_pauses as module
 from astune.support.short_pauses import FEWEST, short_pauses
+
+
+@pytest.fixture(autouse=True)
+def _thaws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as in other tests: `tests/garbage.py`."""
+    monkeypatch.setattr(module, "gc", gc)
 
 
 class Node:

@@ -185,7 +185,7 @@ def test_a_processor_without_bfloat16_computes_in_float32_alone() -> None:
     )
     told = subprocess.run(
         [sys.executable, "-c", program],
-        env={"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(Path.cwd())},
+        env={"ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
         check=True,
