@@ -1,5 +1,5 @@
 """Write what the schema of the configuration says: `default_config/default.yaml`, the two conversion files beside it,
-and the tables of docs/configuration.md and docs/trinity.md. What docs/runs.md says of metrics comes from their words.
+and the tables of docs/configuration.md and docs/trinity.md. Tables of other pages come from the words of the code.
 
 `python docs/write_tables.py` is part of `make docs`.
 """
@@ -7,15 +7,17 @@ and the tables of docs/configuration.md and docs/trinity.md. What docs/runs.md s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from astune.cli.endings import MEANINGS
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.render import default_yaml
 from astune.config.schema import Config
 from astune.config.section import ON_TRINITY, Fate, Located, OnTrinity, OnVerl
-from astune.monitor.words import METRICS
+from astune.environment.protocol import ERRORS
+from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 END = "<!-- end -->\n"
@@ -28,7 +30,15 @@ def generate_files() -> Iterator[tuple[Path, str]]:
     yield settings / "config_auto_convertion_trinity.json", format_fates(OnTrinity)
     yield settings / "config_auto_convertion_verl.json", format_fates(OnVerl)
     yield fill_page(docs / "configuration.md", {"tables": format_sections()})
-    yield fill_page(docs / "runs.md", {"pictures": format_table("metric", "what it says", METRICS)})
+    of_runs = {
+        "exits": format_rows(("exit code", "the command"), MEANINGS.items()),
+        "reasons": format_table("reason", "why the tokens carry no loss", LEFT_OUT),
+        "pictures": format_table("metric", "what it says", METRICS),
+    }
+    yield fill_page(docs / "runs.md", of_runs)
+    yield fill_page(docs / "context_tracker.md", {"forks": format_table("cause", "what happened", FORKS)})
+    errors = [(status, f"`{code}`", meaning) for code, (status, meaning) in ERRORS.items()]
+    yield fill_page(docs / "environment_service.md", {"errors": format_rows(("status", "code", "meaning"), errors)})
     trinity = fates(OnTrinity)
     refused = {key: fate.unsupported for key, fate in trinity.items() if fate.unsupported}
     tinker = {key: fate.tinker for key, fate in trinity.items() if fate.tinker}
@@ -58,8 +68,12 @@ def format_fates(kind: type[Fate]) -> str:
 
 
 def format_table(first: str, second: str, rows: Mapping[str, str]) -> str:
-    lines = [f"| {first} | {second} |", "| --- | --- |", *(f"| `{name}` | {text} |" for name, text in rows.items())]
-    return "\n".join(lines) + "\n"
+    return format_rows((first, second), [(f"`{name}`", text) for name, text in rows.items()])
+
+
+def format_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
 
 
 def format_sections() -> str:

@@ -12,7 +12,7 @@ import yaml
 from astune.config.keys import LEAVES
 
 ROOT = Path(__file__).parents[2]
-GENERATED = re.compile(r"<!-- (?:tables|refused|tinker|pictures) -->.*?<!-- end -->", re.DOTALL)
+GENERATED = re.compile(r"<!-- \w+ -->.*?<!-- end -->", re.DOTALL)
 YAML_BLOCK = re.compile(r"```ya?ml[^\n]*\n(.*?)```", re.DOTALL)
 ON_THE_COMMAND_LINE = re.compile(r"(astune(?:\.\w+)+)=(\{[^`\n]*\})?")
 FLAGS = {"resume": "--resume", "allow_changes": "--allow-changes"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
 
@@ -28,6 +30,128 @@ def test_the_new_key_is_there() -> None:
 """
 
 
+JOB = """
+astune:
+  task_reader: {jsonl: {training: {file_path: tasks.jsonl}}}
+  rollout: {agentscope_learn_protocol: agent.py:agent, num_repeat: 2}
+  trainer: {total_steps: 1, tasks_per_step: 1}
+"""
+AGENT = """
+from itertools import count
+from astune import WorkflowOutput
+
+rewards = count()
+
+async def agent(task, tuner):
+    reply = await tuner.openai_client("a").chat.completions.create(
+        model="policy", messages=[{"role": "user", "content": task.query}]
+    )
+    return WorkflowOutput(answer=reply.choices[0].message.content, reward=float(next(rewards)))
+"""
+SCRIPTED = "--backbone=astune.testing:ScriptedBackbone"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How `file` of CONTRIBUTING is shipped: it stands at `place`, and each of `edits`, in a file an old text and the
+    new one, is made. Then each of `commands` ends with its exit code."""
+
+    file: str
+    place: str
+    edits: tuple[tuple[str, str, str], ...]
+    commands: tuple[tuple[str, int], ...]
+
+
+RECIPES = {
+    "a task reader": Recipe(
+        "times_tables.py",
+        "astune/task_reader/times_tables.py",
+        (
+            (
+                "astune/config/tasks.py",
+                "READERS = {\n",
+                'READERS = {\n    "times_tables": "astune.task_reader.times_tables:TimesTables",\n',
+            ),
+            (
+                "astune/config/tasks.py",
+                "    fields: FieldsConfig = ",
+                '    times_tables: Section = Field(default_factory=Section, description="used by type times_tables")\n'
+                "    fields: FieldsConfig = ",
+            ),
+        ),
+        (("tasks preview --conf job.yaml astune.task_reader.type=times_tables", 0),),
+    ),
+    "an environment": Recipe(
+        "doubles.py",
+        "astune/worlds/doubles.py",
+        (
+            (
+                "astune/environment/registry.py",
+                "BUILT_IN = {\n",
+                'BUILT_IN = {\n    "doubles": BuiltIn("astune.worlds.doubles:Doubles", "twice a number"),\n',
+            ),
+        ),
+        (("env check doubles", 0),),
+    ),
+    "a judge": Recipe(
+        "last_word.py",
+        "astune/task_judge/last_word.py",
+        (
+            (
+                "astune/task_judge/registry.py",
+                "BUILTIN_JUDGES = {\n",
+                'BUILTIN_JUDGES = {\n    "LastWordAsJudge": "astune.task_judge.last_word:LastWordAsJudge",\n',
+            ),
+            (
+                "astune/config/rules/beside.py",
+                '    "EnvServiceJudge": (),\n',
+                '    "EnvServiceJudge": (),\n    "LastWordAsJudge": (),\n',
+            ),
+        ),
+        (
+            ("check-tasks --conf job.yaml astune.task_judge.judge_protocol=LastWordAsJudge", 0),
+            (
+                "check-tasks --conf job.yaml astune.task_judge.judge_protocol=LastWordAsJudge "
+                "astune.task_judge.answer_format=boxed",
+                2,
+            ),
+        ),
+    ),
+    "an advantage": Recipe(
+        "ranks.py",
+        "astune/algorithm/ranks.py",
+        (
+            (
+                "astune/algorithm/advantage.py",
+                "ADVANTAGES = {\n",
+                'ADVANTAGES = {\n    "ranks": "astune.algorithm.ranks:ranks",\n',
+            ),
+            (
+                "astune/config/rules/algorithm.py",
+                'GROUP_ADVANTAGES = ("grpo", ',
+                'GROUP_ADVANTAGES = ("ranks", "grpo", ',
+            ),
+        ),
+        (
+            (f"--conf job.yaml {SCRIPTED} astune.algorithm.advantage=ranks", 0),
+            (f"--conf job.yaml {SCRIPTED} astune.algorithm.advantage=ranks astune.rollout.num_repeat=1", 2),
+        ),
+    ),
+    "an engine": Recipe(
+        "eighty_four.py",
+        "astune/backbone/eighty_four.py",
+        (
+            (
+                "astune/cli/run.py",
+                "BACKBONES = {\n",
+                'BACKBONES = {\n    "eighty_four": "astune.backbone.eighty_four:EightyFour",\n',
+            ),
+        ),
+        (("--conf job.yaml --backbone=eighty_four", 0),),
+    ),
+}
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The project, to be changed."""
@@ -37,12 +161,19 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(copy: Path, *command: str) -> None:
+def block(name: str) -> str:
+    """The code that CONTRIBUTING shows as this file."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(rf"^```python file={re.escape(name)}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(code)
+
+
+def run(copy: Path, *command: str, ends_with: int = 0) -> None:
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends_with, done.stdout + done.stderr
 
 
 def test_a_configuration_key_touches_the_schema_its_user_and_its_test(copy: Path) -> None:
@@ -67,3 +198,19 @@ def test_a_configuration_key_touches_the_schema_its_user_and_its_test(copy: Path
         if path.is_file() and not cmp(path, ROOT / path.relative_to(copy), shallow=False)
     }
     assert changed == {"astune/config/rollout.py", *GENERATED}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_what_a_recipe_shows_ships_once_it_has_a_name(recipe: Recipe, tmp_path: Path) -> None:
+    for name in ("astune", "default_config"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / recipe.place).write_text(block(recipe.file), encoding="utf-8")
+    for file, old, new in recipe.edits:
+        text = (tmp_path / file).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file}: {old!r}"
+        (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
+    (tmp_path / "job.yaml").write_text(JOB, encoding="utf-8")
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    (tmp_path / "tasks.jsonl").write_text('{"query": "What is 12 times 7?", "answer": "84"}\n', encoding="utf-8")
+    for command, ends_with in recipe.commands:
+        run(tmp_path, "-m", "astune", *command.split(), ends_with=ends_with)
