@@ -117,7 +117,9 @@ def _cell(text: str) -> str:
 
 
 def _links(row: Row) -> str:
-    return "<br>".join(f"[{name.removeprefix('test_').replace('_', ' ')}](../{file})" for file, name in row.tests)
+    """The files of the tests; the words of the row, in its mark, find the test there."""
+    files = dict.fromkeys(file for file, _ in row.tests)
+    return "<br>".join(f"[{file.removeprefix('tests/').removesuffix('.py')}](../{file})" for file in files)
 
 
 def page_with_tables(text: str) -> str:
