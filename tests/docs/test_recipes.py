@@ -94,24 +94,24 @@ RECIPES = {
         (("env check doubles", 0),),
     ),
     "a judge": Recipe(
-        "last_word.py",
-        "astune/task_judge/last_word.py",
+        "sentence.py",
+        "astune/task_judge/sentence.py",
         (
             (
                 "astune/task_judge/registry.py",
                 "BUILTIN_JUDGES = {\n",
-                'BUILTIN_JUDGES = {\n    "LastWordAsJudge": "astune.task_judge.last_word:LastWordAsJudge",\n',
+                'BUILTIN_JUDGES = {\n    "SentenceAsJudge": "astune.task_judge.sentence:SentenceAsJudge",\n',
             ),
             (
                 "astune/config/rules/beside.py",
                 '    "EnvServiceJudge": (),\n',
-                '    "EnvServiceJudge": (),\n    "LastWordAsJudge": (),\n',
+                '    "EnvServiceJudge": (),\n    "SentenceAsJudge": (),\n',
             ),
         ),
         (
-            ("check-tasks --conf job.yaml astune.task_judge.judge_protocol=LastWordAsJudge", 0),
+            ("check-tasks --conf job.yaml astune.task_judge.judge_protocol=SentenceAsJudge", 0),
             (
-                "check-tasks --conf job.yaml astune.task_judge.judge_protocol=LastWordAsJudge "
+                "check-tasks --conf job.yaml astune.task_judge.judge_protocol=SentenceAsJudge "
                 "astune.task_judge.answer_format=boxed",
                 2,
             ),
