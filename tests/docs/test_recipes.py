@@ -111,7 +111,7 @@ RECIPES = {
         (
             ("check-tasks --conf job.yaml astune.task_judge.judge_protocol=SentenceAsJudge", 0),
             (
-                "check-tasks --conf job.yaml astune.task_judge.judge_protocol=SentenceAsJudge "
+                f"--conf job.yaml {SCRIPTED} astune.task_judge.judge_protocol=SentenceAsJudge "
                 "astune.task_judge.answer_format=boxed",
                 2,
             ),
