@@ -12,7 +12,7 @@ from typing import Any
 import openai
 from openai.resources.chat.completions import AsyncCompletions
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from astune.clients.api import http_library
 from astune.gateway.app import OpenAIApp
@@ -135,7 +135,11 @@ class _Completions(AsyncCompletions):
 
     async def _straight(self, body: object) -> ChatCompletion:
         try:
-            return ChatCompletion.model_validate(await self._app.chat_completion(self._token, body))
+            answer = await self._app.chat_completion(self._token, body)
+            try:
+                return ChatCompletion.model_validate(answer)
+            except ValidationError:  # as over HTTP, where the client takes a log-probability that is null
+                return ChatCompletion.construct(**answer)
         except HttpError as error:
             http = http_library()
             sent = http.Request("POST", f"{self._client.base_url}chat/completions")

@@ -102,7 +102,8 @@ async def test_logprobs_and_token_ids_are_those_of_the_turn(make_tuner, chat_for
     assert answer.prompt_token_ids == list(turn.prompt_ids)
 
 
-async def test_a_logprob_that_is_no_number_is_null(make_tuner):
+@ways
+async def test_a_logprob_that_is_no_number_is_null(make_tuner, way):
     tuner, _, policy = make_tuner(["Hello"])
     generate = policy.generate
 
@@ -111,7 +112,7 @@ async def test_a_logprob_that_is_no_number_is_null(make_tuner):
         return replace(answer, logprobs=[math.nan] * len(answer.output_ids))
 
     policy.generate = without_numbers
-    async with client_of(tuner, "over HTTP") as client:
+    async with client_of(tuner, way) as client:
         answer = await ask(client, logprobs=True)
     assert {token.logprob for token in answer.choices[0].logprobs.content} == {None}
 
