@@ -117,6 +117,7 @@ check: $(VENV)/.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m scripts.check_words
 
 format: $(VENV)/.done
 	$(BIN)/ruff check --fix .

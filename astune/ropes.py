@@ -152,7 +152,7 @@ class Messages(Rope[tuple[Mapping[str, Any], ...]], Sequence[Mapping[str, Any]])
 
 
 def common_start(left: Sequence[object], right: Sequence[object]) -> int:
-    """How many entries at the start are equal.
+    """Count the entries at the start that are equal.
 
     >>> common_start([1, 2, 3], [1, 2, 4])
     2

@@ -28,7 +28,7 @@ class TokenIds(Rope[bytes], Sequence[int]):
     WIDTH = WIDTH
 
     def __init__(self, ids: Iterable[int] = (), before: TokenIds | None = None) -> None:
-        super().__init__(ids.packed() if isinstance(ids, TokenIds) else array("i", ids).tobytes(), before)
+        super().__init__(ids.pack() if isinstance(ids, TokenIds) else array("i", ids).tobytes(), before)
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> TokenIds:
@@ -40,13 +40,13 @@ class TokenIds(Rope[bytes], Sequence[int]):
         """The ids that `data` holds as native 32-bit integers, after `before`; takes `data` as it is."""
         return cls.make(data, before)
 
-    def packed(self) -> bytes:
-        """All ids as native 32-bit integers: for `numpy.frombuffer(ids.packed(), "i")` and fast comparison."""
+    def pack(self) -> bytes:
+        """All ids as native 32-bit integers: for `numpy.frombuffer(ids.pack(), "i")` and fast comparison."""
         before, own = self._link
         return own if before is None else b"".join(self.parts())
 
     def __iter__(self) -> Iterator[int]:
-        return iter(memoryview(self.packed()).cast("i").tolist())
+        return iter(memoryview(self.pack()).cast("i").tolist())
 
     def __reversed__(self) -> Iterator[int]:
         return reversed(self[:])
@@ -59,12 +59,12 @@ class TokenIds(Rope[bytes], Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> tuple[int, ...]: ...
     def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
-        found = memoryview(self.packed()).cast("i")[index]
+        found = memoryview(self.pack()).cast("i")[index]
         return found if isinstance(found, int) else tuple(found.tolist())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, TokenIds):
-            return self is other or (len(self) == len(other) and self.packed() == other.packed())
+            return self is other or (len(self) == len(other) and self.pack() == other.pack())
         if isinstance(other, (tuple, list)):
             return len(self) == len(other) and tuple(self) == tuple(other)
         return NotImplemented
@@ -82,7 +82,7 @@ class TokenIds(Rope[bytes], Sequence[int]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenIds, (array("i", self.packed()),)
+        return TokenIds, (array("i", self.pack()),)
 
 
 def count_shared_bytes(left: bytes, right: bytes) -> int:

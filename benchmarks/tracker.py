@@ -101,7 +101,7 @@ def turn_of(prompt: Sequence[int], output: Sequence[int]) -> Turn:
 
 SHAPES: dict[str, Callable[[TokenIds], Sequence[int]]] = {
     "by identity": lambda ids: ids,
-    "flat array": lambda ids: array("i", ids.packed()),
+    "flat array": lambda ids: array("i", ids.pack()),
     "flat tuple": tuple,
 }
 

@@ -83,8 +83,8 @@ def test_an_extension_holds_what_it_extends_and_its_own(pair, new):
 @given(ropes())
 def test_packed_ids_are_native_32_bit_integers(pair):
     rope, plain = pair
-    assert rope.packed() == array("i", plain).tobytes()
-    assert TokenIds.from_packed(rope.packed()) == plain
+    assert rope.pack() == array("i", plain).tobytes()
+    assert TokenIds.from_packed(rope.pack()) == plain
     assert TokenIds.from_packed(array("i", plain).tobytes(), rope) == plain + plain
 
 

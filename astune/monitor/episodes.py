@@ -197,7 +197,7 @@ def _turns_in_timelines(episode: Episode) -> set[int]:
     met, found = set[int](), set[int]()
     for timeline in episode.timelines:
         ids = TokenIds.of(timeline.token_ids)
-        data, links = ids.packed(), ids.links()
+        data, links = ids.pack(), ids.links()
         link: TokenIds | None = ids
         for span in reversed(timeline.spans):
             if span.turn in met or span.turn >= len(episode.turns):
@@ -227,13 +227,13 @@ def _timelines_to_rows(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     for number, timeline in enumerate(timelines):
         row: dict[str, Any] = {"agent": timeline.agent, "fork": timeline.fork}
         of = latest.get(timeline.agent)
-        data = TokenIds.of(timeline.token_ids).packed()
-        kept = 0 if of is None else count_shared_bytes(TokenIds.of(timelines[of].token_ids).packed(), data)
+        data = TokenIds.of(timeline.token_ids).pack()
+        kept = 0 if of is None else count_shared_bytes(TokenIds.of(timelines[of].token_ids).pack(), data)
         for link, _ in TokenIds.of(timeline.token_ids).links():
             if links.setdefault((timeline.agent, id(link)), number) != number:
                 if len(link) > kept // WIDTH:
                     row["of"] = of = links[timeline.agent, id(link)]
-                    kept = count_shared_bytes(TokenIds.of(timelines[of].token_ids).packed(), data)
+                    kept = count_shared_bytes(TokenIds.of(timelines[of].token_ids).pack(), data)
                 break
         before = None if of is None else timelines[of]
         row |= {"tokens_kept": kept // WIDTH, "token_ids": list(TokenIds.from_packed(data[kept:]))}
@@ -310,7 +310,7 @@ def _ids_in_timelines(timelines: Sequence[Timeline]) -> dict[int, tuple[TokenIds
             if span.turn not in found:
                 prompt, whole = ids.start(span.start), ids.start(span.stop)
                 output = TokenIds.from_packed(
-                    whole.own if whole.before is prompt else whole.packed()[span.start * WIDTH :]
+                    whole.own if whole.before is prompt else whole.pack()[span.start * WIDTH :]
                 )
                 found[span.turn] = prompt, output, span.logprobs
     return found

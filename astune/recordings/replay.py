@@ -154,7 +154,7 @@ class EpisodeReplay:
     def _state(self) -> tuple[int, int, int]:
         return self._begun, self._ended, 0 if self._tracker is None else len(self._tracker.turns)
 
-    def _recorded_turns(self) -> int:
+    def _count_recorded(self) -> int:
         """The number of answers handed out that have become turns."""
         if self._tracker is None:
             return self._ended
@@ -164,7 +164,7 @@ class EpisodeReplay:
         """True once all turns before it are recorded. Answers to one request are recorded together, when all are in."""
         if self._ended < place:
             return False
-        return all(self._one_request(former, place) for former in range(self._recorded_turns(), place))
+        return all(self._one_request(former, place) for former in range(self._count_recorded(), place))
 
     def _one_request(self, former: int, place: int) -> bool:
         """True if two recorded turns may be answers to one request for several."""

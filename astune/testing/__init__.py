@@ -3,7 +3,7 @@
 from astune.context_tracker.scripted_policy import ScriptedPolicy
 from astune.environment.server import EnvServer
 from astune.testing.chat_server import ScriptedChatServer
-from astune.testing.engine import CountingLearner, ScriptedBackbone, scripted_engine
+from astune.testing.engine import CountingLearner, ScriptedBackbone, script_engine
 from astune.testing.model_dir import write_test_model_dir
 from astune.testing.online_service import ScriptedOnlineService
 from astune.testing.planted_rubrics import Faults, PlantedWorld
@@ -19,6 +19,6 @@ __all__ = [
     "ScriptedOnlineService",
     "ScriptedPolicy",
     "ScriptedVllm",
-    "scripted_engine",
+    "script_engine",
     "write_test_model_dir",
 ]

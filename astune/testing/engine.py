@@ -79,10 +79,10 @@ class CountingLearner:
             raise RunFolderError(f"{directory} cannot be gone on from: {error}") from error
 
 
-def scripted_engine(answers: Sequence[str] | Callable[[str], str], skipped: Collection[int] = ()) -> LoadEngine:
+def script_engine(answers: Sequence[str] | Callable[[str], str], skipped: Collection[int] = ()) -> LoadEngine:
     """Load an engine that answers as `ScriptedPolicy` does and learns as `CountingLearner` does.
 
-    report = run_training(load_config(path), scripted_engine(lambda prompt: "The answer is 4."))
+    report = run_training(load_config(path), script_engine(lambda prompt: "The answer is 4."))
     """
 
     def load(config: AstuneConfig) -> Engine:
@@ -94,7 +94,7 @@ def scripted_engine(answers: Sequence[str] | Callable[[str], str], skipped: Coll
 
 
 class ScriptedBackbone(Backbone):
-    """The training loop over `scripted_engine`, as a backbone: every answer is "4".
+    """The training loop over `script_engine`, as a backbone: every answer is "4".
 
     astune run job.yaml --backbone astune.testing:ScriptedBackbone
     """
@@ -104,4 +104,4 @@ class ScriptedBackbone(Backbone):
     ignored_sections: ClassVar[frozenset[str]] = frozenset({"astune.debug", "trinity", "verl"})
 
     def run(self, loaded: LoadedConfig) -> RunReport:
-        return run_training(loaded, scripted_engine(lambda prompt: "4"))
+        return run_training(loaded, script_engine(lambda prompt: "4"))

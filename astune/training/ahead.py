@@ -207,13 +207,13 @@ class RolloutsAhead(Ahead):
             return progress.episode_done
         self._begun[step] += number
 
-        def ended(episode: Episode) -> None:
+        def count_end(episode: Episode) -> None:
             self._ended[step] += 1
             progress.episode_done(episode, ahead=step != self._run.step)
 
         if step == self._run.step:
             progress.phase_started(phase, self._begun[step], self._ended[step])
-        return ended
+        return count_end
 
     def _ages(self, groups: Sequence[Group]) -> dict[str, float]:
         """Count the episodes that went on under newer weights than they began with. Raises InvariantError where one is

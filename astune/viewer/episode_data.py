@@ -80,7 +80,7 @@ def _lanes(
     packed: list[bytes] = []
     lanes = []
     for number, line in enumerate(episode.timelines):
-        data = TokenIds.of(line.token_ids).packed()
+        data = TokenIds.of(line.token_ids).pack()
         own = min((span.start for span in line.spans if not span.shared), default=len(line.token_ids))
         parent, kept = _nearest(packed, data, own)
         packed.append(data)

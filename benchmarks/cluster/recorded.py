@@ -74,7 +74,7 @@ def _attempt(episode: Episode) -> Attempt:
     before: dict[str, bytes] = {}
     calls = []
     for turn in episode.turns:
-        prompt, output = TokenIds.of(turn.prompt_ids).packed(), TokenIds.of(turn.output_ids).packed()
+        prompt, output = TokenIds.of(turn.prompt_ids).pack(), TokenIds.of(turn.output_ids).pack()
         known = count_shared_bytes(before.get(turn.agent, b""), prompt) // WIDTH
         calls.append(Call(len(turn.prompt_ids) - known, max(1, len(turn.output_ids))))
         before[turn.agent] = prompt + output

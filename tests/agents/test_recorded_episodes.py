@@ -95,7 +95,7 @@ def test_answers_keep_their_tokens_in_the_prompts_that_hold_them(workflow, play)
         for number, former in enumerate(episode.turns[:later]):
             if former.agent == turn.agent and meaning([former.response], 0) in said:
                 held += 1
-                kept = former.output_ids.packed() in turn.prompt_ids.packed()
+                kept = former.output_ids.pack() in turn.prompt_ids.pack()
                 rewritten += not kept
                 assert kept or number in REWRITTEN.get(workflow, ()), (number, later)
     assert held or "model" in workflow or workflow == "debate_history"

@@ -110,7 +110,7 @@ def after_a_call(family, chat_format):
 
 def holds(ids, part):
     """Whether the tokens are there, side by side."""
-    packed, wanted = ids.packed(), TokenIds(part).packed()
+    packed, wanted = ids.pack(), TokenIds(part).pack()
     return any(packed.startswith(wanted, place) for place in range(0, len(packed), 4))
 
 

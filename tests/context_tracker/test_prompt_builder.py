@@ -308,7 +308,7 @@ def test_memory_of_texts_is_linear_in_the_conversation(chat_format):
         history = [*history, message, {"role": "user", "content": f"Question {turn}"}]
     own = sum(len(prompt.rendering.own) for prompt in prompts)
     assert own == len(prompts[-1].rendering) == len(chat_format.render(history[:-2]))
-    assert sum(len(prompt.ids.own) for prompt in prompts) < len(prompts[-1].ids.packed())
+    assert sum(len(prompt.ids.own) for prompt in prompts) < len(prompts[-1].ids.pack())
 
 
 def test_ids_rewritten_in_call_and_result_mean_the_same(chat_format):
@@ -392,8 +392,8 @@ def test_edits_in_many_places_leave_the_answers_between_them(chat_format):
     for place in (1, 3, 5):
         history[place] = {**history[place], "content": "[cleared]"}
     again = builder.build("a", [*history, USER])
-    packed = again.ids.packed()
-    assert all(TokenIds(ids).packed() in packed for ids in sampled)
+    packed = again.ids.pack()
+    assert all(TokenIds(ids).pack() in packed for ids in sampled)
     assert chat_format.decode(again.ids) == chat_format.render([*history, USER])
 
 
@@ -426,8 +426,8 @@ def test_a_change_is_compared_with_the_conversation_it_was_made_to(chat_format):
         histories[name] = [system, *histories[name][1:], question]
         prompt = builder.build("a", histories[name])
         assert prompt.fork == (None, "new_conversation", "system_changed", "system_changed")[number]
-        packed = prompt.ids.packed()
-        assert all(TokenIds(ids).packed() in packed for ids in sampled[name])
+        packed = prompt.ids.pack()
+        assert all(TokenIds(ids).pack() in packed for ids in sampled[name])
         message = {"role": "assistant", "content": f"answer {number}"}
         sampled[name].append(odd(chat_format, message["content"]))
         builder.record("a", prompt, sampled[name][-1], message)
@@ -477,7 +477,7 @@ def test_a_forced_start_is_context_and_part_of_the_answer(chat_format):
     assert again.ids[: len(prompt.ids) + len(ids)] == (*prompt.ids, *ids)
     other = builder.build("a", [USER, message, tool_result()], [*TOOLS, *TOOLS])
     assert other.fork == "tools_changed"
-    assert TokenIds(chat_format.encode(start) + ids).packed() in other.ids.packed()
+    assert TokenIds(chat_format.encode(start) + ids).pack() in other.ids.pack()
 
 
 def test_raw_text_keeps_the_tokens_of_the_text_it_goes_on_from(chat_format):

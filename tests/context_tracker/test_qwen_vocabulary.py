@@ -212,7 +212,7 @@ class Conversation:
 
 
 def holds(ids, part):
-    packed, wanted = ids.packed(), TokenIds(part).packed()
+    packed, wanted = ids.pack(), TokenIds(part).pack()
     return any(packed.startswith(wanted, place) for place in range(0, len(packed), 4))
 
 
@@ -245,7 +245,7 @@ def test_no_sampled_token_changes_unless_a_fork_says_so(chat_format, ranks):
             given = iter([message for _, message in answers])
             forks[prompt.fork] += 1
             if prompt.fork is None:
-                assert prompt.ids.packed().startswith(before.packed())
+                assert prompt.ids.pack().startswith(before.pack())
             else:
                 assert prompt.fork == "reasoning_stripped"
                 kept = [sampled for sampled, _ in answers if "<think>" not in chat_format.decode(sampled)]

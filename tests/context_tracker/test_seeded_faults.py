@@ -50,7 +50,7 @@ def spoil(what, place, name, faulty):
 @breaks("ids of a long prompt come in the wrong order")
 def _(patch):
     def packed(ids):
-        return ids.own if ids.before is None else ids.own + ids.before.packed()
+        return ids.own if ids.before is None else ids.own + ids.before.pack()
 
     patch.setattr(TokenIds, "packed", packed)
 

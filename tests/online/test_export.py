@@ -31,7 +31,7 @@ from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlac
 from astune.recordings.diff import turns_differ
 from astune.store.database import Database, open_database
 from astune.store.tables import feedback
-from astune.testing import scripted_engine
+from astune.testing import script_engine
 from astune.training.start import run_training
 from astune.types import Episode
 from astune.viewer.run_index import index_run
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     replies = itertools.cycle(["4", "44", "5", "55"])
-    run_training(load_config(folder / "job.yaml"), scripted_engine(lambda prompt: next(replies)))
+    run_training(load_config(folder / "job.yaml"), script_engine(lambda prompt: next(replies)))
     return folder
 
 

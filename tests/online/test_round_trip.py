@@ -22,7 +22,7 @@ from astune.online.store.feedback.states import FeedbackPart
 from astune.store.database import open_database
 from astune.support.resources import tiny_model_dir
 from astune.task_reader.task_sets import read_task_sets
-from astune.testing import scripted_engine
+from astune.testing import script_engine
 from astune.training.start import run_training
 from astune.types import Episode, Timeline
 from tests.online.test_export import record_all, say
@@ -98,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked[name] += 1
         return CASES[name][asked[name]]
 
-    run_training(load_config(folder / "job.yaml"), scripted_engine(answer))
+    run_training(load_config(folder / "job.yaml"), script_engine(answer))
     with closing(open_database(f"sqlite:///{folder}/store.db")) as database, database.writing() as connection:
         episodes = [record.episode for record in read_episodes(folder / "runs/test/job/episodes/train.jsonl")]
         calls = next(episode for episode in episodes if episode.task.task_id == "calls")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from astune.config.load import load_config
-from astune.testing import CountingLearner, scripted_engine
+from astune.testing import CountingLearner, script_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import RunReport
@@ -75,7 +75,7 @@ def run_job(learners: list[CountingLearner]) -> RunJob:
         skipped: Collection[int] = (),
         answers: Callable[[str], str] = lambda prompt: "4",
     ) -> RunReport:
-        load = scripted_engine(answers, skipped)
+        load = script_engine(answers, skipped)
 
         def load_and_note(config: Any) -> Engine:
             engine = load(config)

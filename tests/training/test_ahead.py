@@ -26,7 +26,7 @@ from astune.rollout.episode import play_episode
 from astune.rollout.setup import Attempt
 from astune.support.concurrency import finish
 from astune.support.current_episode import EPISODE
-from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
+from astune.testing import CountingLearner, ScriptedPolicy, script_engine
 from astune.training.ahead import Gate, Places
 from astune.training.engine import Engine
 from astune.training.rollout_setup import rollout_setup
@@ -46,7 +46,7 @@ def ahead(most: int) -> tuple[str, ...]:
 
 
 class WatchedEngine:
-    """`scripted_engine` that takes its time, in passes of the event loop, and keeps a record."""
+    """`script_engine` that takes its time, in passes of the event loop, and keeps a record."""
 
     def __init__(self, seed: int, skipped: frozenset[int] = frozenset()) -> None:
         self.draw = random.Random(seed)
@@ -63,7 +63,7 @@ class WatchedEngine:
 
     def load(self, config: AstuneConfig) -> Engine:
         watched = self
-        engine = scripted_engine(lambda prompt: "4")(config)
+        engine = script_engine(lambda prompt: "4")(config)
 
         class Policy(ScriptedPolicy):
             async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
@@ -253,7 +253,7 @@ def test_weights_change_only_while_workers_that_ask_elsewhere_hold_their_calls(
 
     class Elsewhere:
         def __init__(self, config: AstuneConfig, policy: Gate) -> None:
-            self.setup = rollout_setup(config, policy, scripted_engine(lambda prompt: "4")(config).chat_format)
+            self.setup = rollout_setup(config, policy, script_engine(lambda prompt: "4")(config).chat_format)
             self.gate = policy
 
         async def __aenter__(self) -> None: ...
@@ -291,7 +291,7 @@ def test_a_step_that_is_learned_as_the_run_is_stopped_is_saved_and_no_other(conf
     under_way = asyncio.Event()
 
     def load(config: AstuneConfig) -> Engine:
-        engine = scripted_engine(lambda prompt: "4")(config)
+        engine = script_engine(lambda prompt: "4")(config)
 
         class Policy(ScriptedPolicy):
             async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
@@ -323,7 +323,7 @@ def test_a_step_that_is_learned_as_the_run_is_stopped_is_saved_and_no_other(conf
 
 def test_an_engine_that_cannot_answer_while_it_learns_is_refused(conf: Path) -> None:
     def load(config: AstuneConfig) -> Engine:
-        return replace(scripted_engine(lambda prompt: "4")(config), beside=False)
+        return replace(script_engine(lambda prompt: "4")(config), beside=False)
 
     with pytest.raises(ConfigError, match=r"astune\.synchronizer\.style: got 'async', but the engine of this backbone"):
         run_training(load_config(conf, ahead(1)), load)

@@ -16,7 +16,7 @@ from astune.errors import AstuneError, ConfigError, InvariantError
 from astune.monitor import blocking
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
-from astune.testing import CountingLearner, scripted_engine
+from astune.testing import CountingLearner, script_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import RunReport
@@ -243,7 +243,7 @@ def test_a_run_has_one_clock_which_it_has_too_when_it_goes_on(conf: Path, stages
 
     def load(config: AstuneConfig) -> Engine:
         clocks.append(config.model.clock)
-        return scripted_engine(lambda prompt: "4")(config)
+        return script_engine(lambda prompt: "4")(config)
 
     def run(steps: int, *overrides: str, resume: bool = False) -> Path:
         settings = (f"astune.stages={stages}", f"astune.trainer.total_steps={steps}", *overrides)

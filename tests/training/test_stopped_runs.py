@@ -21,7 +21,7 @@ from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, RunFolderError, TrainingError
 from astune.monitor import RunDir, read_episodes, read_metrics
 from astune.monitor.metrics import MetricsLog
-from astune.testing import CountingLearner, ScriptedPolicy, scripted_engine
+from astune.testing import CountingLearner, ScriptedPolicy, script_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import Generation, RunReport, Sampling
@@ -188,7 +188,7 @@ def test_ctrl_c_saves_and_the_run_can_go_on(conf: Path, run_job: RunJob) -> None
 def test_a_run_whose_engine_lost_a_part_ends_with_the_reason(
     conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = scripted_engine(lambda prompt: "4")
+    whole = script_engine(lambda prompt: "4")
     closed = []
 
     def load(config: AstuneConfig) -> Engine:

@@ -62,7 +62,7 @@ def test_where_all_live_the_failure_is_told(answered: None) -> None:
 
 def test_a_process_that_could_not_be_reached_once_is_not_lost(answered: None) -> None:
     actors = {"one": Actor("lives"), "two": Actor(UNREACHED, "lives", UNREACHED, "lives", DIED)}
-    assert str(asyncio.run(VerlProcesses(actors).lost())).startswith("two died")
+    assert str(asyncio.run(VerlProcesses(actors).wait_for_loss())).startswith("two died")
     assert len(actors["two"].answers) == 1
 
 

@@ -28,7 +28,7 @@ class TrainedTokens(NamedTuple):
 
 def token_array(sample: Sample) -> np.ndarray:
     """The token ids of a sample's timeline, int32."""
-    return np.frombuffer(TokenIds.of(sample.timeline.token_ids).packed(), np.int32)
+    return np.frombuffer(TokenIds.of(sample.timeline.token_ids).pack(), np.int32)
 
 
 def collect_trained(sample: Sample) -> TrainedTokens:

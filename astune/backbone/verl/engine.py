@@ -163,7 +163,7 @@ def start(
     workers = GroupWorkers(group, directory, lambda: None, processes.failing_loudly)
     learner = VerlLearner(workers, lambda version: {}, config.algorithm, config.trainer)
     nothing_is_asked = NoPolicy(settings.actor_rollout_ref.rollout.max_model_len)
-    return Engine(nothing_is_asked, learner, chat_format, lost=processes.lost)
+    return Engine(nothing_is_asked, learner, chat_format, lost=processes.wait_for_loss)
 
 
 def with_servers(
@@ -207,7 +207,7 @@ def with_servers(
     elsewhere = ServersPolicy(client, traits, context_length, chat_format.decode)
     player = partial(in_actors, elsewhere, chat_format, weights.remember)
     apart = Demand.of(settings).server_nodes > 0
-    return Engine(policy, learner, chat_format, beside=apart, lost=processes.lost, player=player)
+    return Engine(policy, learner, chat_format, beside=apart, lost=processes.wait_for_loss, player=player)
 
 
 def start_workers(config: AstuneConfig, settings: DictConfig) -> RayWorkerGroup:

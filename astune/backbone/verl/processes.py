@@ -31,7 +31,7 @@ class VerlProcesses:
 
     actors: Mapping[str, Any]
 
-    async def lost(self) -> TrainingError:
+    async def wait_for_loss(self) -> TrainingError:
         """Wait until one is dead; the error that says which, and why."""
         asked: dict[str, Any] = {}
         while (error := self._look(asked, set())) is None:

@@ -201,7 +201,7 @@ def _record_turns(
     ids = TokenIds.of(request.turns[0].turn.prompt_ids)
     kept = 0
     if prompt_of is not None and before is not None:
-        kept = count_shared_bytes((TokenIds.of(before.prompt_ids) + before.output_ids).packed(), ids.packed()) // 4
+        kept = count_shared_bytes((TokenIds.of(before.prompt_ids) + before.output_ids).pack(), ids.pack()) // 4
     for choice, recorded in enumerate(request.turns):
         row_id = connection.scalar(_INSERT_TURN, _turn_row(request, choice, recorded, kept, prompt_of))
         if choice == 0 and len(request.turns) > 1:  # the others have the same prompt
@@ -354,7 +354,7 @@ def pack_ids(ids: TokenIds, start: int = 0) -> bytes:
     >>> len(pack_ids(TokenIds([1, 2, 3])))
     12
     """
-    return _little_endian("i", ids.packed()[start * WIDTH :])
+    return _little_endian("i", ids.pack()[start * WIDTH :])
 
 
 def unpack_ids(data: bytes, before: TokenIds | None = None) -> TokenIds:

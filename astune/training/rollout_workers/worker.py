@@ -131,7 +131,7 @@ class EpisodeWorker:
 
     async def _ask(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         number = next(self._numbers)
-        self._calls.append(ModelCall(number, TokenIds.of(prompt_ids).packed(), sampling))
+        self._calls.append(ModelCall(number, TokenIds.of(prompt_ids).pack(), sampling))
         answer: asyncio.Future[Generation] = self._loop.create_future()
         self._answers[number] = answer
         self._act()

@@ -25,7 +25,7 @@ from astune.online.training.weights import make_online_estimator
 from astune.store import tables
 from astune.store.database import Database, open_database
 from astune.testing import CountingLearner, ScriptedPolicy
-from astune.testing.engine import STATE_FILE, scripted_engine
+from astune.testing.engine import STATE_FILE, script_engine
 from astune.training.engine import Engine
 from astune.types import Task
 from tests.online.training.world import COUNTING, World, config_of
@@ -222,7 +222,7 @@ def test_an_update_that_goes_too_far_is_taken_by_half_the_rate_or_waits(tmp_path
 
 
 def test_a_commit_whose_updates_are_no_numbers_fails_and_changes_nothing(database: Database, tmp_path: Path) -> None:
-    world = World(database, tmp_path, load_engine=scripted_engine(lambda prompt: "4", skipped=[0]))
+    world = World(database, tmp_path, load_engine=script_engine(lambda prompt: "4", skipped=[0]))
     pair(world)
     row = world.commit()
     assert row.state == "failed" and "not finite" in str(row.error)

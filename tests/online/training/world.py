@@ -17,14 +17,14 @@ from astune.online.store.feedback.states import FeedbackOutcome, FeedbackPart, N
 from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.online.training.trainer import Trainer
 from astune.store.database import Database
-from astune.testing.engine import scripted_engine
+from astune.testing.engine import script_engine
 from astune.training.engine import LoadEngine
 from astune.types import Turn
 from tests.store.databases import sqlite
 
 database = sqlite
 """The fixture of a test that takes one kind of database for all."""
-COUNTING = scripted_engine(lambda prompt: "4")
+COUNTING = script_engine(lambda prompt: "4")
 """An engine whose only weight is a number."""
 
 

@@ -57,7 +57,7 @@ def micro_batches(
     "rows" each sample is a batch of its own. Those that are imitated come last, by themselves."""
     for imitated in (False, True):
         packed = [
-            (TokenIds.of(sample.timeline.token_ids).packed(), number)
+            (TokenIds.of(sample.timeline.token_ids).pack(), number)
             for number, sample in enumerate(samples)
             if sample.imitated is imitated
         ]

@@ -15,7 +15,7 @@ from trinity.common.models.allocator import Allocator
 from trinity.common.models.model import ModelWrapper
 
 from astune.backbone.trinity.explorer.experience import portable
-from astune.backbone.trinity.explorer.shared_setup import shared_setup
+from astune.backbone.trinity.explorer.shared_setup import share_setup
 from astune.backbone.trinity.explorer.workflow import setup_for
 from astune.backbone.trinity.shared.events import EpisodeDone, EvaluationDone, EvaluationStarted
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
@@ -67,7 +67,7 @@ class Evaluations:
             )
             for number, setup in enumerate(setups)
         ]
-        async with shared_setup(setups[0].workflow_factory):
+        async with share_setup(setups[0].workflow_factory):
             return [group for groups in await all_or_none(work) for group in groups]
 
 

@@ -22,7 +22,7 @@ _open: dict[WorkflowFactory, _Shared] = {}
 
 
 @asynccontextmanager
-async def shared_setup(factory: WorkflowFactory) -> AsyncIterator[None]:
+async def share_setup(factory: WorkflowFactory) -> AsyncIterator[None]:
     """Have the workflow set up in this process while the block runs; the block that comes first sets it up. Raises
     SetupError, and tells the driver, if `setup` fails or has failed here before."""
     shared = _open.setdefault(factory, _Shared(factory))
@@ -58,7 +58,7 @@ class _Shared:
         except SetupError as error:
             post(SetupFailed(str(error)))
             raise
-        await find_mailbox().opened.remote()
+        await find_mailbox().count_open.remote()
         self._ended = asyncio.create_task(self._end_with_the_run())
 
     async def _end_with_the_run(self) -> None:
@@ -67,4 +67,4 @@ class _Shared:
         await self._unused.wait()
         del _open[self._factory]  # a group that comes after all gets a new one, which ends with it
         await self._lifetime.end()
-        await mailbox.closed.remote()
+        await mailbox.count_closed.remote()

@@ -12,7 +12,7 @@ from trinity.common.workflows.workflow import Workflow
 
 from astune.backbone.trinity.explorer.experience import pack_episode, portable
 from astune.backbone.trinity.explorer.policy import policy_for
-from astune.backbone.trinity.explorer.shared_setup import shared_setup
+from astune.backbone.trinity.explorer.shared_setup import share_setup
 from astune.backbone.trinity.shared.events import EpisodeDone, Warned
 from astune.backbone.trinity.shared.mailbox import post
 from astune.backbone.trinity.shared.parts import RunParts, load_parts
@@ -47,7 +47,7 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
         parts = load_parts(self.task.workflow_args)
         step = int(self.task.batch_id)
         setup = setup_for(parts, self.model)
-        async with shared_setup(setup.workflow_factory):
+        async with share_setup(setup.workflow_factory):
             with LoopWatch(lambda text: post(Warned(text))):
                 group = await run_group(
                     Task(**self.task.raw_task),

@@ -43,12 +43,12 @@ class Mailbox:
     def stopping(self) -> bool:
         return self._stopping
 
-    def opened(self) -> None:
+    def count_open(self) -> None:
         """A process has set up its workflow."""
         self._open += 1
         self._all_closed.clear()
 
-    def closed(self) -> None:
+    def count_closed(self) -> None:
         """A process has torn down its workflow."""
         self._open -= 1
         if not self._open:
