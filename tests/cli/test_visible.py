@@ -90,7 +90,7 @@ def test_an_episode_is_shown_and_its_record_too(run) -> None:
     said = run("run", "--conf", "x.yaml", "--backbone=debug")
     assert obeyed(said) == set()
     assert SHOWN in said
-    (record,) = Path("runs").rglob("*.json")
+    (record,) = Path("runs").rglob("debug.jsonl")
     for arguments, expected in (
         (["rescore", str(record), "--judge", "code.py:other"], SHOWN),
         (["replay", str(record)], "\\u001b"),

@@ -51,7 +51,7 @@ def test_wrong_options_are_told_with_those_there_are(spec: str, options: dict[st
     [
         ("class E: pass", PluginError, "derived from astune.environment.Environment"),
         ("E = 3", PluginError, "derived from astune.environment.Environment"),
-        ("class E(Environment): pass", PluginError, "E lacks create, task_ids"),
+        ("class E(Environment): pass", PluginError, "lacks create, task_ids"),
         (
             "class E(Environment):\n    task_ids = create = None\n    def __init__(self): raise OSError('no disk')",
             ConfigError,
