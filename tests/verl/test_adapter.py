@@ -105,7 +105,7 @@ async def test_a_checkpoint_is_a_folder_of_peft_that_local_goes_on_from_and_the_
     assert files == {"adapter_config.json", "adapter_model.safetensors", "optimizer", "trainer_state.json"}
     local, loaded = local_learner(model_dir, tmp_path / "verl")
     assert apart(adapter_of(loaded), workers.weights()) == 0
-    assert export_checkpoint(tmp_path / "verl", tmp_path / "out", list_merged=True) == "model"
+    assert export_checkpoint(tmp_path / "verl", tmp_path / "out", merged=True) == "model"
 
     await local.update(branching_samples(), RATE)
     assert loaded.adapters is not None
