@@ -49,10 +49,10 @@ def spoil(what, place, name, faulty):
 
 @breaks("ids of a long prompt come in the wrong order")
 def _(patch):
-    def packed(ids):
+    def pack(ids):
         return ids.own if ids.before is None else ids.own + ids.before.pack()
 
-    patch.setattr(TokenIds, "packed", packed)
+    patch.setattr(TokenIds, "pack", pack)
 
 
 @breaks("a prompt is as long as its last piece")
