@@ -96,11 +96,6 @@ class EpisodeCredit:
         )
 
 
-def credit_group(group: Group, advantage: Advantage) -> list[EpisodeCredit]:
-    """`credit_groups` of a step of one group."""
-    return credit_groups([group], advantage)[0]
-
-
 def credit_groups(groups: Sequence[Group], advantage: Advantage) -> list[list[EpisodeCredit]]:
     """The credit of every judged episode of each group, in order. Raises TrainingError for an estimator that does not
     give one finite number per reward."""

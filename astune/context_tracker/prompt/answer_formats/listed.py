@@ -36,6 +36,9 @@ class ListedCalls(MarkedCalls):
     item_start: ClassVar[str] = "["
     """The text between the mark and the first call."""
 
+    def __init_subclass__(cls) -> None:
+        cls.call_marks = cls.marks[:1]
+
     def __init__(self) -> None:
         self.opening = re.compile(re.escape(self.marks[0]))
 
@@ -90,7 +93,6 @@ class Apriel(ListedCalls):
 
     name = "apriel"
     marks = ("<tool_calls>", "</tool_calls>")
-    call_marks = ("<tool_calls>",)
 
 
 class MiniMaxM1(ListedCalls):
@@ -99,7 +101,6 @@ class MiniMaxM1(ListedCalls):
     name = "minimax_m1"
     marks = ("<tool_calls>", "</tool_calls>")
     item_start = "\n"
-    call_marks = ("<tool_calls>",)
 
 
 class Granite3(ListedCalls):
@@ -107,7 +108,6 @@ class Granite3(ListedCalls):
 
     name = "granite"
     marks = ("<|tool_call|>", "")
-    call_marks = ("<|tool_call|>",)
     signs = ("<|tool_call|>",)
 
 
@@ -116,7 +116,6 @@ class NemotronNano2(ListedCalls):
 
     name = "nemotron_nano"
     marks = ("<TOOLCALL>", "</TOOLCALL>")
-    call_marks = ("<TOOLCALL>",)
 
 
 class GigaChat(ListedCalls):
@@ -125,7 +124,6 @@ class GigaChat(ListedCalls):
     name = "gigachat"
     marks = ("<|function_call|>", "")
     item_start = ""
-    call_marks = ("<|function_call|>",)
 
 
 class Cohere(ListedCalls):
@@ -138,7 +136,6 @@ class Cohere(ListedCalls):
     reasoning = (ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"),)
     marks = ("<|START_ACTION|>", "<|END_ACTION|>")
     keys = ("tool_name", "parameters", "tool_call_id")
-    call_marks = ("<|START_ACTION|>",)
 
     def read(self, text: str, tools: Tools | None = None, opened: ReasoningMarks | None = None) -> ParsedMessage:
         said = super().read(text, tools, opened)
@@ -156,7 +153,6 @@ class Apertus(ListedCalls):
     reasoning = (ReasoningMarks("<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>"),)
     marks = ("<|tools_prefix|>", "<|tools_suffix|>")
     stops = ("<|tools_suffix|>", "<|assistant_end|>")
-    call_marks = ("<|tools_prefix|>",)
 
     def for_template(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A call without any content would leave the list of results before it open."""
