@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from astune.clients.chat import TokenUsage
-from astune.config.chat_models import JudgeModelConfig
+from astune.config.chat_models import PricedModelConfig
 from astune.errors import AstuneError
 
 
@@ -40,7 +40,7 @@ class Usage:
         )
 
 
-def usage_of_call(tokens: TokenUsage | None, config: JudgeModelConfig) -> Usage:
+def usage_of_call(tokens: TokenUsage | None, config: PricedModelConfig) -> Usage:
     """The usage of one call. Tokens that the API did not report count as 0, and leave the cost unknown. Tokens that it
     had in its own cache are priced like all others, so the cost is an upper bound."""
     if tokens is None:

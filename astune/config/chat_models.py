@@ -62,14 +62,8 @@ class TeacherConfig(ApiConfig):
     max_concurrent: PositiveInt = Field(16, description="requests under way at the same time")
 
 
-class AuxiliaryModelConfig(ChatModelConfig):
-    """A chat API that agents of the workflow may run on: `tuner.model("critic", source="<its name>")`."""
-
-    trainable: bool = Field(False, description="it serves the very model that is trained, and its turns are trained")
-
-
-class JudgeModelConfig(ChatModelConfig):
-    """A chat API that judges, or that proposes rubrics."""
+class PricedModelConfig(ChatModelConfig):
+    """A chat API whose answers have a price."""
 
     prompt_price: NonNegativeFloat | None = Field(
         None, description="price of a million prompt tokens, in any currency; null: not known"
@@ -77,6 +71,18 @@ class JudgeModelConfig(ChatModelConfig):
     completion_price: NonNegativeFloat | None = Field(
         None, description="price of a million tokens of answers, in the same currency; null: not known"
     )
+
+
+class AuxiliaryModelConfig(PricedModelConfig):
+    """A chat API that agents of the workflow may run on: `tuner.model("critic", source="<its name>")`; and that
+    `astune eval --models` may play the tasks with, in the place of the model that is trained."""
+
+    trainable: bool = Field(False, description="it serves the very model that is trained, and its turns are trained")
+
+
+class JudgeModelConfig(PricedModelConfig):
+    """A chat API that judges, or that proposes rubrics."""
+
     requests_per_minute: PositiveFloat | None = Field(None, description="most requests in a minute; null: no limit")
     response_format: Literal["none", "json_object", "json_schema"] = Field(
         "none", description="how the API is asked for JSON beyond the prompt, if it can"

@@ -10,7 +10,7 @@ import copy
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import Prompt
@@ -18,6 +18,9 @@ from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.prompt.messages import Message, reasoning_of
 from astune.token_ids import TokenIds
 from astune.types import FinishReason, Generation, Policy, Sampling, Turn
+
+if TYPE_CHECKING:
+    from astune.clients.chat import TokenUsage
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Answer:
     """The number of output ids that the message shows; None for all. The ids of a stop text are sampled and not
     shown."""
     unread: bool = False
+    usage: TokenUsage | None = None
+    """The tokens as the API that answered counts them; None where none did, or it did not say."""
 
 
 @dataclass(frozen=True)

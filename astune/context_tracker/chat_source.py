@@ -105,6 +105,7 @@ class ChatSource:
             finish_reason=reply.finish_reason,
             excluded=FORCED if request.force is not None else None if known else NO_LOGPROBS,
             unread=is_unread(self._format, request, reply.message),
+            usage=reply.usage,
         )
 
     def _make_from_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
@@ -124,6 +125,7 @@ class ChatSource:
             exact=False,
             excluded=INEXACT if not allowed else FORCED if request.force else None if known else NO_LOGPROBS,
             unread=self.is_policy and is_unread(self._format, request, reply.message),
+            usage=reply.usage,
         )
 
     def _write_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:

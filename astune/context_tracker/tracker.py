@@ -217,7 +217,7 @@ class ContextTracker:
                 if (foreign := self._format.foreign_id(request.prompt)) is not None:
                     raise WorkflowError(f"the prompt has token id {foreign}, which is not in the model's vocabulary")
             return prompts.draft_text(agent, request.prompt)
-        if source is None:
+        if self._is_sent_ids(source):
             start = None
             if request.force is not None:
                 start = partial(self._format.write_forced_start, request.force, request.force_tool)
@@ -226,6 +226,11 @@ class ContextTracker:
             return prompts.draft(agent, request.messages, request.tools)
         except WorkflowError:  # another model may take a conversation that our template refuses
             return prompts.draft_text(agent, write_for_people(request.messages))
+
+    def _is_sent_ids(self, source: str | None) -> bool:
+        """True of the policy: what our template cannot write, it cannot be asked. A model of another kind may stand in
+        its place, which takes messages."""
+        return source is None and self._sources[None].is_policy
 
     def _copy_request(self, agent: str, request: ChatRequest, prompt: Prompt) -> ChatRequest:
         """The request in messages that are ours: agents go on to change their own lists."""
@@ -279,7 +284,7 @@ class ContextTracker:
                 f"the episode has sampled {self._sampled} tokens and asked for more; "
                 f"astune.rollout.max_episode_tokens is {self._max_tokens}"
             )
-        if source is None and request.tools and (problem := self._format.call_problem) is not None:
+        if self._is_sent_ids(source) and request.tools and (problem := self._format.call_problem) is not None:
             raise WorkflowError(str(problem))
 
     def _sampling_for(self, call: Call, choice: int) -> Sampling:

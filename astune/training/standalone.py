@@ -6,22 +6,21 @@ when it is stopped. Attempts have the same seeds whatever the checkpoint, so two
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from astune.clients.chat import ChatClient
 from astune.config.clock import at_clock, now, read_clock
 from astune.config.render import changes
 from astune.config.schema import AstuneConfig, Config
-from astune.context_tracker.model_dir import ADAPTER_CONFIG
+from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import ConfigError, RunFolderError
-from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.disk import write_whole, writing
 from astune.monitor.episodes import EpisodeLog, episodes_path, read_episodes
 from astune.monitor.jsonl import keep_lines
@@ -34,26 +33,20 @@ from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import run_and_leave
 from astune.support.file_kinds import Kind, other_kind
 from astune.support.run_log import open_log
+from astune.training.candidates import Candidate, load_candidate
 from astune.training.engine import Engine, LoadEngine, await_unless_lost
 from astune.training.held_out import Evaluation
-from astune.training.rollout_setup import sampling_for
+from astune.training.model_calls import ApiSource, CallLog, TimedCall, keep_calls, read_calls
+from astune.training.rollout_setup import NoPolicy, rollout_setup, sampling_for
 from astune.training.rollout_workers.pool import set_up_rollouts
-from astune.types import Episode, Group, StopReason
+from astune.types import Episode, Group, StopReason, Task
 
 ABOUT = "evaluation.json"
 """The file that says what a folder holds the evaluation of."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A model to be evaluated: `checkpoint`, the folder of a run's checkpoint at `step`; else `model`, a folder or a
-    hub id; with neither the model of the configuration. `mark` changes with the weights, as far as files tell."""
-
-    name: str
-    checkpoint: str | None = None
-    model: str | None = None
-    step: int = 0
-    mark: str = ""
+PART = "part.json"
+"""The file that says which tasks were played, where not all were."""
+UNKNOWN_CONTEXT_LENGTH = 1_000_000
+"""Stands for the context of an API, which nobody tells."""
 
 
 @dataclass(frozen=True)
@@ -68,54 +61,12 @@ class About:
 @dataclass(frozen=True)
 class Played:
     """A finished evaluation: its groups by the name of the evaluation ("greedy", "hard/sampled"), in the order of the
-    tasks. Episodes are without their turns."""
+    tasks, those that were played. Episodes are without their turns; `calls` are those of the model, by episode."""
 
     folder: Path
     about: About
     groups: Mapping[str, Sequence[Group]]
-
-
-def candidate_of(text: str, config: AstuneConfig) -> Candidate:
-    """Find what `--checkpoint` names: a checkpoint of a run (see `find_checkpoint`), a model, or `none`, the model of
-    the configuration."""
-    if text == "none":
-        return Candidate("base", mark=_mark(Path(config.model.path)))
-    path = find_checkpoint(text)
-    if path is None:
-        folder = Path(text).expanduser()
-        if wrong := other_kind(folder, "a checkpoint or the folder of a model", Kind.CHECKPOINT):
-            raise ConfigError(f"--checkpoint {wrong}")
-        name, model = (folder.name, str(folder.absolute())) if folder.is_dir() else (text, text)
-        return Candidate(name, model=model, mark=_mark(folder))
-    step = int(path.name[len("step_") :])
-    return Candidate(f"{path.parents[1].name}/{path.name}", str(path.absolute()), step=step, mark=_mark(path))
-
-
-def _mark(folder: Path) -> str:
-    """A digest of the names, sizes and times of a folder's files; "" for what is no folder."""
-    files = sorted(path for path in folder.glob("*") if path.is_file())
-    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16] if folder.is_dir() else ""
-
-
-def load_candidate(
-    config: AstuneConfig, candidate: Candidate, load_engine: LoadEngine, *, as_model: bool = False
-) -> Engine:
-    """The engine with the candidate's weights. A checkpoint is loaded by the learner that wrote its like, so whatever
-    that writes can be evaluated; or `as_model`, as the folder of one, whoever wrote it."""
-    model = candidate.model or (candidate.checkpoint if as_model else None)
-    checkpoint = None if candidate.checkpoint is None else Path(candidate.checkpoint)
-    if model is not None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
-    if checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file() and config.model.lora.rank is None:
-        raise ConfigError(
-            f"{checkpoint} holds an adapter, and astune.model.lora.rank is not set; give the astune.model.lora of the "
-            f"run, as in {checkpoint.parents[1] / 'config.yaml'}"
-        )
-    engine = load_engine(config)
-    if checkpoint is not None and not as_model:
-        engine.learner.load(checkpoint)
-    return engine
+    calls: Mapping[str, Sequence[TimedCall]] = field(default_factory=dict)
 
 
 def play(
@@ -128,10 +79,12 @@ def play(
     *,
     as_model: bool = False,
     beside: Played | None = None,
+    part: Mapping[str, Collection[str]] | None = None,
 ) -> Played:
     """Play what is not played yet, and write the figures. `ready` is the configuration with what it asks to be started,
     `folder` is where to, by default one of its own beside the runs. `beside` is what it is to be compared with, which a
-    new folder has its clock from. Raises TrainingError where a part of the engine is lost on the way."""
+    new folder has its clock from. `part` are the tasks to play, by evaluation; None: all. Raises TrainingError where a
+    part of the engine is lost on the way."""
     about = About(
         candidate,
         {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
@@ -144,22 +97,76 @@ def play(
     open_log(run_dir.path, as_json=ready.monitor.log_json)
     try:
         with Progress(ready.monitor.progress) as progress:
-            groups = {}
-            left = {evaluation.name: _find_left(run_dir, evaluation) for evaluation in evaluations}
+            chosen = [_take(evaluation, part) for evaluation in evaluations]
+            done = {each.name: _find_done(run_dir, each) for each in evaluations}
+            left = {each.name: [task for task in each.tasks if task.task_id not in done[each.name]] for each in chosen}
             began = time.perf_counter()
             if any(left.values()):
-                with closing(load_candidate(ready, candidate, load_engine, as_model=as_model)) as engine:
-                    setup = replace(set_up_rollouts(ready, engine), judges_alone=True)
+                keep_calls(run_dir.path, {f"eval/{name}/{task}" for name, tasks in done.items() for task in tasks})
+                with ExitStack() as stack:
+                    engine = _load(ready, candidate, load_engine, as_model, stack)
+                    setup, calls = _set_up(ready, candidate, engine, run_dir)
+                    stack.enter_context(closing(calls))
                     progress.run_started(config, run_dir, 0)
-                    play_all = _play_all(ready, setup, run_dir, candidate.step, evaluations, left, progress)
-                    run_and_leave(_play_with(engine, play_all))
+                    play_all = _play_all(ready, setup, calls, run_dir, candidate.step, chosen, left, progress)
+                    run_and_leave(play_all if engine is None else _play_with(engine, play_all))
             seconds = time.perf_counter() - began
-            for evaluation in evaluations:
-                groups[evaluation.name] = list(_read(run_dir, evaluation.name, about))
+            _note_part(run_dir, chosen, evaluations)
+            groups = {each.name: list(_read(run_dir, each.name, _ids(each), each.attempts)) for each in chosen}
             _write_figures(run_dir, candidate.step, groups, seconds, progress)
-        return Played(run_dir.path, about, groups)
+        return Played(run_dir.path, about, groups, read_calls(run_dir.path))
     finally:
         lock.release()
+
+
+def _take(evaluation: Evaluation, part: Mapping[str, Collection[str]] | None) -> Evaluation:
+    if part is None:
+        return evaluation
+    wanted = part[evaluation.name]
+    return evaluation._replace(tasks=[task for task in evaluation.tasks if task.task_id in wanted])
+
+
+def _ids(evaluation: Evaluation) -> list[str]:
+    return [task.task_id for task in evaluation.tasks]
+
+
+def _note_part(run_dir: RunDir, chosen: Sequence[Evaluation], evaluations: Sequence[Evaluation]) -> None:
+    """Say which tasks were played, or that all were."""
+    if list(chosen) == list(evaluations):
+        (run_dir.path / PART).unlink(missing_ok=True)
+    else:
+        write_whole(run_dir.path / PART, json.dumps({each.name: _ids(each) for each in chosen}))
+
+
+def _load(
+    ready: AstuneConfig, candidate: Candidate, load_engine: LoadEngine, as_model: bool, stack: ExitStack
+) -> Engine | None:
+    """The engine with the candidate's weights; None for an API, which has none."""
+    if candidate.chat is None:
+        return stack.enter_context(closing(load_candidate(ready, candidate, load_engine, as_model=as_model)))
+    if ready.rollout.workers:
+        raise ConfigError(
+            f"astune.rollout.workers={ready.rollout.workers}: the episodes of a chat API are played in this process; "
+            "set it to 0"
+        )
+    return None
+
+
+def _set_up(
+    ready: AstuneConfig, candidate: Candidate, engine: Engine | None, run_dir: RunDir
+) -> tuple[RolloutSetup, CallLog]:
+    """What plays the candidate, and the log of its calls. Those that workers play are not in it."""
+    if engine is not None:
+        setup, calls = set_up_rollouts(ready, engine), CallLog(run_dir.path, candidate.step)
+    else:
+        assert candidate.chat is not None
+        chat_format = load_chat_format(ready.model, resolve_base_dir(ready.model.path, weights=False))
+        client = ChatClient(candidate.name, candidate.chat, key=candidate.key)
+        policy = NoPolicy(ready.model.max_model_len or UNKNOWN_CONTEXT_LENGTH)
+        stand_in = partial(ApiSource, client, chat_format)
+        setup = rollout_setup(ready, policy, chat_format)
+        calls = CallLog(run_dir.path, candidate.step, stand_in, candidate.chat)
+    return replace(setup, judges_alone=True, observer=calls), calls
 
 
 async def _play_with(engine: Engine, play_all: Awaitable[None]) -> None:
@@ -170,10 +177,11 @@ async def _play_with(engine: Engine, play_all: Awaitable[None]) -> None:
 async def _play_all(
     config: AstuneConfig,
     setup: RolloutSetup,
+    calls: CallLog,
     run_dir: RunDir,
     step: int,
     evaluations: Sequence[Evaluation],
-    left: Mapping[str, Sequence[int]],
+    left: Mapping[str, Sequence[Task]],
     progress: Progress,
 ) -> None:
     async with setup.open():
@@ -184,14 +192,15 @@ async def _play_all(
                 progress.episode_done(episode)
 
             for evaluation in evaluations:
-                tasks = [evaluation.tasks[number] for number in left[evaluation.name]]
+                tasks = left[evaluation.name]
                 progress.phase_started(f"evaluation, {evaluation.name}", len(tasks) * evaluation.attempts)
+                calls.sampling = sampling_for(config, evaluation.decoding)
                 await run_groups(
                     tasks,
                     evaluation.attempts,
                     setup,
                     seed=config.seed,
-                    sampling=sampling_for(config, evaluation.decoding),
+                    sampling=calls.sampling,
                     max_concurrent=config.rollout.max_concurrent,
                     label=f"eval/{evaluation.name}",
                     on_episode=partial(record, f"eval/{evaluation.name}"),
@@ -202,7 +211,8 @@ async def _play_all(
 def _open(config: Config, about: About, folder: Path | None, clock: datetime) -> Path:
     """The folder to write into: one where the same evaluation was begun, else a new one, at `clock` if none is
     given."""
-    text = json.dumps(asdict(about), indent=1, ensure_ascii=True) + "\n"
+    row = {"candidate": about.candidate.as_row(), "tasks": about.tasks, "attempts": about.attempts}
+    text = json.dumps(row, indent=1, ensure_ascii=True) + "\n"
     name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in about.candidate.name)
     chosen = runs_folder(config) / f"{config.astune.experiment_name or 'run'}-eval" / name if folder is None else folder
     number = 1
@@ -221,33 +231,33 @@ def _open(config: Config, about: About, folder: Path | None, clock: datetime) ->
         number += 1
 
 
-def _find_left(run_dir: RunDir, evaluation: Evaluation) -> list[int]:
-    """Find the numbers of the tasks of which not all attempts are written, and drop what is there of those."""
+def _find_done(run_dir: RunDir, evaluation: Evaluation) -> set[str]:
+    """Find the tasks of which all attempts are written, and drop what is there of the others."""
     path = episodes_path(run_dir.episodes_dir, f"eval/{evaluation.name}")
     counts: dict[str, int] = {}
+    for record in read_episodes(path) if path.is_file() else ():
+        if record.episode.stop_reason is not StopReason.CANCELLED:
+            task = record.episode.task.task_id
+            counts[task] = counts.get(task, 0) + 1
+    done = {task for task, count in counts.items() if count == evaluation.attempts}
     if path.is_file():
-        for record in read_episodes(path):
-            if record.episode.stop_reason is not StopReason.CANCELLED:
-                task = record.episode.task.task_id
-                counts[task] = counts.get(task, 0) + 1
-        done = {task for task, count in counts.items() if count == evaluation.attempts}
         keep_lines(path, lambda row: row["task_id"] in done)
-    return [n for n, task in enumerate(evaluation.tasks) if counts.get(task.task_id) != evaluation.attempts]
+    return done
 
 
-def _read(run_dir: RunDir, name: str, about: About) -> list[Group]:
-    """The groups of an evaluation in the order of its tasks. Raises RunFolderError where attempts are missing."""
+def _read(run_dir: RunDir, name: str, tasks: Sequence[str], attempts: int) -> list[Group]:
+    """The groups of an evaluation in the order of `tasks`. Raises RunFolderError where attempts are missing."""
     path = episodes_path(run_dir.episodes_dir, f"eval/{name}")
     by_task: dict[str, list[Episode]] = {}
     for record in read_episodes(path) if path.is_file() else ():
         episode = replace(record.episode, turns=(), timelines=())
         by_task.setdefault(episode.task.task_id, []).append(episode)
     groups = []
-    for task in about.tasks[name]:
+    for task in tasks:
         episodes = sorted(by_task.get(task, []), key=lambda episode: episode.episode_id)
-        if len(episodes) != about.attempts[name]:
+        if len(episodes) != attempts:
             raise RunFolderError(
-                f"{run_dir.path}: {name}: task {task!r} has {len(episodes)} of {about.attempts[name]} attempts; the "
+                f"{run_dir.path}: {name}: task {task!r} has {len(episodes)} of {attempts} attempts; the "
                 "command that wrote the folder plays what is missing"
             )
         groups.append(Group(episodes[0].task, tuple(episodes)))
@@ -278,6 +288,8 @@ def read_played(folder: Path) -> Played:
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         about = About(Candidate(**row["candidate"]), row["tasks"], row["attempts"])
+        part = json.loads((folder / PART).read_text(encoding="utf-8")) if (folder / PART).is_file() else about.tasks
     except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    return Played(folder, about, {name: _read(RunDir(folder), name, about) for name in about.tasks})
+    groups = {name: _read(RunDir(folder), name, part[name], about.attempts[name]) for name in about.tasks}
+    return Played(folder, about, groups, read_calls(folder))

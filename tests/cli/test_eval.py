@@ -16,7 +16,9 @@ from astune.config.load import load_config
 from astune.monitor import read_episodes, read_metrics
 from astune.plugins import load_plugin
 from astune.support.file_kinds import Kind, kind_of, kind_of_path
-from astune.training.standalone import candidate_of, load_candidate
+from astune.testing import ScriptedChatServer
+from astune.training.candidates import candidate_of, load_candidate
+from astune.training.model_calls import read_calls
 from astune.training.start import run_training
 from tests.rows import each_row
 
@@ -352,3 +354,23 @@ def test_a_file_for_verl_is_played_by_verl_or_not_at_all(job: Path, capsys: pyte
 def test_folders_that_were_played_need_no_engine(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--compare", "a", "b", "--backbone", "verl"]) == 2
     assert "it plays nothing, and has no use for backbone" in capsys.readouterr().err
+
+
+def test_a_chat_api_plays_in_the_place_of_the_policy_and_its_calls_are_kept(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It knows the tasks below 6, and gets what the run draws with."""
+    with ScriptedChatServer(lambda body: "6", usage=True) as server:
+        priced = {"base_url": server.base_url, "model": "m", "prompt_price": 1e6, "completion_price": 0}
+        named = f"astune.rollout.auxiliary_models={{six: {json.dumps(priced)}}}"
+        assert evaluate(job, "--checkpoint", "six", f"{server.base_url}#other", "--json", named) == 0
+    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    assert [one["name"] for one in found["evaluated"]] == ["six", f"{server.base_url}#other"]
+    assert found["evaluated"][0]["figures"]["greedy"]["success"] == 6 / TASKS
+    assert {body["model"] for body in server.requests} == {"m", "other"}
+    assert {(body["temperature"], body["max_tokens"]) for body in server.requests} == {(1.0, 4), (0.0, 4)}
+    calls, unpriced = (read_calls(Path(one["folder"])) for one in found["evaluated"])
+    assert len(calls) == 2 * TASKS and {each.error for (each,) in calls.values()} == {None}
+    assert {(each.prompt_tokens, each.completion_tokens, each.cost) for (each,) in calls.values()} == {(2, 1, 2.0)}
+    assert {each.cost for (each,) in unpriced.values()} == {None}
+    assert engine(job.parent).LOADED == []

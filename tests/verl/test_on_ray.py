@@ -46,11 +46,12 @@ from astune.monitor.episodes import EpisodeRecord
 from astune.rollout.setup import Attempt
 from astune.support.resources import tiny_model_dir
 from astune.support.run_log import command_log, open_log
+from astune.training.candidates import Candidate
 from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.training.schedule import learning_rate
-from astune.training.standalone import Candidate, play
+from astune.training.standalone import play
 from astune.training.start import run_training
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling, StopReason, Task

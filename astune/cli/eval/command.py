@@ -39,7 +39,8 @@ def add_eval(commands: Commands) -> None:
         dest="checkpoints",
         metavar="C",
         help="one, or more to compare with the first: a run, RUN@best, RUN@STEP, a checkpoint's folder, a model's "
-        "folder or hub id, or none: the model of the configuration",
+        "folder or hub id, none: the model of the configuration, one of astune.rollout.auxiliary_models, or an API, "
+        "ADDRESS#NAME or ADDRESS#NAME@VARIABLE, where that environment variable has its key",
     )
     chosen.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders that earlier evaluations were written into"

@@ -29,11 +29,12 @@ from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
 from astune.support.visible import tell
+from astune.training.candidates import candidate_of, check_names
 from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
 from astune.training.engine import LoadEngine
 from astune.training.held_out import evaluations_of
 from astune.training.rollout_setup import environment_service
-from astune.training.standalone import Played, candidate_of, play, read_played
+from astune.training.standalone import Played, play, read_played
 from astune.training.tasks import read_tasks
 from astune.viewer import write_report
 
@@ -66,6 +67,7 @@ def evaluate(
     loaded = load_config(conf, overrides, backbone=backbone)
     config = loaded.config.astune
     candidates = [candidate_of(text, config) for text in checkpoints]
+    check_names(candidates, "--checkpoint")
     check_input(config)
     with ExitStack() as stack:
         ready = stack.enter_context(environment_service(config))
