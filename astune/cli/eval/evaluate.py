@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from astune.backbone.playing import playing_engine
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
 from astune.cli.eval.tables import (
     ComparedCheckpoints,
@@ -21,26 +22,20 @@ from astune.cli.eval.tables import (
 )
 from astune.cli.run import check_input
 from astune.config.evaluation import FAMILIES, FIGURES, is_named_by_user
-from astune.config.load import LoadedConfig, load_config
+from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, nearest
 from astune.monitor.run_dir import RunDir
-from astune.plugins import load_plugin
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.training.candidates import candidate_of, check_names
 from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
-from astune.training.engine import LoadEngine
 from astune.training.held_out import evaluations_of
 from astune.training.rollout_setup import environment_service
 from astune.training.standalone import Played, play, read_played
 from astune.training.tasks import read_tasks
 from astune.viewer import write_report
-
-ENGINES = {"local": "astune.backbone.local:load_engine"}
-PLAYING = ("local", "verl")
-"""Backbones that play with a checkpoint."""
 
 
 class Shown(NamedTuple):
@@ -79,7 +74,7 @@ def evaluate(
             judge_of = comparing_judges(ready)
             for task in (task for each in chosen for task in each.tasks):
                 judge_of(task)
-        load_engine, as_model = _engine(loaded, backbone, engine)
+        load_engine, as_model = playing_engine(loaded, backbone, engine)
         try:
             played: list[Played] = []
             for number, candidate in enumerate(candidates, start=1):
@@ -91,21 +86,6 @@ def evaluate(
             tell("interrupted; every episode that ended is kept, and the same command goes on")
             return INTERRUPTED
         return _report(played, shown, ready)
-
-
-def _engine(loaded: LoadedConfig, backbone: str | None, engine: str | None) -> tuple[LoadEngine, bool]:
-    """The engine that plays, and True if it takes a checkpoint as the folder of a model, whichever backbone wrote it.
-    An engine of the user's own loads its own checkpoints. A configuration of another backbone is played in this
-    process."""
-    if engine is not None:
-        return load_plugin(engine, kind="engine", builtin=ENGINES), False
-    if backbone is not None and backbone not in PLAYING:
-        raise ConfigError(f"--backbone {backbone}: it plays no checkpoints; expected {' or '.join(PLAYING)}")
-    if loaded.config.astune.backbone != "verl":
-        return load_plugin("local", kind="engine", builtin=ENGINES), True
-    from astune.backbone.verl.backbone import engine_of
-
-    return engine_of(loaded), True
 
 
 def _check_arguments(conf: Path | None, checkpoints: Sequence[str], limit: int | None, shown: Shown) -> None:
