@@ -26,18 +26,21 @@ from astune.types import (
     Verdict,
     WorkflowOutput,
 )
+from astune.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from astune.api.run import Run
+    from astune.api.tune import tune
     from astune.task_judge.registry import register_judge
     from astune.workflow.tuner import Tuner
     from astune.workflow.workflow_base import Workflow
 
-__version__ = "0.1.0"
-
 _LAZY = {
+    "Run": "astune.api.run",
     "Tuner": "astune.workflow.tuner",
     "Workflow": "astune.workflow.workflow_base",
     "register_judge": "astune.task_judge.registry",
+    "tune": "astune.api.tune",
 }
 
 __all__ = [
@@ -46,6 +49,7 @@ __all__ = [
     "Group",
     "JudgeOutput",
     "Policy",
+    "Run",
     "Sample",
     "Sampling",
     "Task",
@@ -56,6 +60,7 @@ __all__ = [
     "Workflow",
     "WorkflowOutput",
     "register_judge",
+    "tune",
 ]
 
 

@@ -5,6 +5,11 @@
 
 `path.to.module->Name` and `path/file.py->Name`, the older spelling, mean the same as with a colon. What is built in is
 also found by its class, alone or in any module of ASTune (`builtin_name`).
+
+What a program holds in its hands has a name too, as long as the program keeps it (`LiveObjects`):
+
+    with LiveObjects() as live:
+        load_plugin(live.name_of(lambda task, response: 1.0, "judge"), kind="judge")
 """
 
 from __future__ import annotations
@@ -19,8 +24,9 @@ import traceback
 from collections.abc import Mapping
 from hashlib import sha1
 from importlib import metadata
+from itertools import count
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from astune.errors import PluginError, nearest
@@ -28,6 +34,8 @@ from astune.support.builtin import builtin_name
 from astune.support.user_code import by_user
 
 NO_BUILTIN: Mapping[str, str] = MappingProxyType({})
+LIVE = "live:"
+"""Before the name of an object that only this process has."""
 
 
 def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN) -> Any:
@@ -37,6 +45,8 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     Raises `PluginError` that lists what there is, shows the line that failed in the user's own file, or names the
     methods that a class lacks.
     """
+    if spec.startswith(LIVE):
+        return _find_live(spec, kind)
     place = builtin.get(builtin_name(spec, builtin), spec)
     where, arrow, name = place.rpartition("->" if "->" in place else ":")
     known = f"; built in: {', '.join(builtin)}" if builtin else ""
@@ -169,3 +179,51 @@ def culprit(error: BaseException) -> str:
         return f"{error.filename}:{error.lineno}: {what}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if by_user(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}: `{frames[-1].line}`: {what}" if frames else what
+
+
+class LiveObjects:
+    """Gives a program's own functions, classes and objects names that `load_plugin` finds, until the block ends."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def name_of(self, value: object, otherwise: str) -> str:
+        """The name by which every process imports a class or function; for another object one that only this process
+        knows, `live:` and what it is called, or `otherwise` where nothing says so."""
+        if isinstance(value, type | FunctionType) and (name := _import_name(value)) is not None:
+            return name
+        called = value.__name__ if isinstance(value, type | FunctionType) else otherwise
+        called = called if called.isidentifier() else otherwise
+        taken = (f"{LIVE}{called}{f'_{number}' if number > 1 else ''}" for number in count(1))
+        name = next(each for each in taken if _live.get(each, value) is value)
+        _live[name] = value
+        self._names.append(name)
+        return name
+
+    def __enter__(self) -> LiveObjects:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for name in self._names:
+            _live.pop(name, None)
+
+
+_live: dict[str, object] = {}
+
+
+def _find_live(spec: str, kind: str) -> Any:
+    if spec not in _live:
+        raise PluginError(
+            f"{kind} {spec!r} was an object of the Python program that gave it to ASTune, and is not in this one: give "
+            "it again there, or put it into a file and name that, as 'path/file.py:Name'"
+        )
+    return _live[spec]
+
+
+def _import_name(value: type | FunctionType) -> str | None:
+    """`package.module:Name`, where that is `value`; None for what is made in a script, a notebook or a function."""
+    module, name = sys.modules.get(value.__module__), value.__qualname__
+    if module is None or value.__module__ == "__main__" or vars(module).get(name) is not value:
+        return None
+    from_file = value.__module__.startswith("_astune_plugin_")
+    return f"{module.__file__ if from_file else value.__module__}:{name}"

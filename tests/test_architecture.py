@@ -17,7 +17,7 @@ PACKAGE = ROOT / "astune"
 RINGS = {
     "line": (
         {"ropes"},
-        {"token_ids", "sampling", "errors"},
+        {"token_ids", "sampling", "errors", "version"},
         {"types", "support"},
         {"plugins"},
         {"config", "workers"},
@@ -32,7 +32,7 @@ RINGS = {
     ),
     "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "online"}, {"doctor"}),
     "worlds": ({"worlds", "tinker_server"},),
-    "shell": ({"cli", "testing"}, {"__init__", "__main__"}),
+    "shell": ({"api"}, {"cli", "testing"}, {"__init__", "__main__"}),
 }
 """What a run needs; what looks at runs, tasks and judges; what is found by name and can be removed alone; and the
 commands. In each the lowest layer comes first."""

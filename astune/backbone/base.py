@@ -10,6 +10,13 @@ from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 from astune.types import RunReport
 
+BACKBONES = {
+    "debug": "astune.backbone.debug:DebugBackbone",
+    "local": "astune.backbone.local:LocalBackbone",
+    "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
+    "verl": "astune.backbone.verl.backbone:VerlBackbone",
+}
+"""The places of those that ship, by name."""
 UPDATE_SECTIONS = frozenset(
     {
         "astune.algorithm.clip_dual",

@@ -9,7 +9,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astune.cli.run import BACKBONES
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.support.visible import tell
 
@@ -37,6 +36,7 @@ def _execute(known: argparse.Namespace) -> int:
 
 def doctor(conf: Path, overrides: Sequence[str], backbone: str | None, as_json: bool, offline: bool) -> int:
     """Prints what would break a run; 1 if something would. What the user's own code prints goes to standard error."""
+    from astune.backbone.base import BACKBONES
     from astune.doctor import CheckedConfig, count, run_checks, show, to_json
     from astune.support.terminal import Console
 

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.suggesting_parser import add_conf, add_overrides
-from astune.errors import AstuneError, ConfigError, PluginError
+from astune.errors import ConfigError
 from astune.support.resources import tutorial_dir
-from astune.support.run_log import file_logger
-from astune.support.visible import mute, tell
+from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from astune.backbone.base import Backbone
     from astune.cli.suggesting_parser import Commands
-    from astune.config.load import LoadedConfig
-    from astune.config.schema import AstuneConfig
-    from astune.types import RunReport
 
-log = file_logger(__name__)
-
-BACKBONES = {
-    "debug": "astune.backbone.debug:DebugBackbone",
-    "local": "astune.backbone.local:LocalBackbone",
-    "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
-    "verl": "astune.backbone.verl.backbone:VerlBackbone",
-}
 EXIT_CODES = {"completed": DONE, "failed": FAILED, "learned_nothing": LEARNED_NOTHING, "interrupted": INTERRUPTED}
 """By how a run ended."""
 DEBUG_OPTIONS = ("tasks", "index", "split", "num_tasks", "num_repeat", "filter", "step", "commands", "with_update")
@@ -116,11 +102,12 @@ def _execute_report(known: argparse.Namespace) -> int:
 
 def debug_options(known: argparse.Namespace) -> dict[str, object]:
     """The values by key for the options of the debugger that were given."""
+    from astune.api.settings import model_key
+
     given = {f"astune.debug.{name}": getattr(known, name, None) for name in DEBUG_OPTIONS}
     model = getattr(known, "model", None)
     if model is not None:
-        debugs = model in ("human", "endpoints") or model.startswith(("scripted:", "replay:", "http://", "https://"))
-        given["astune.debug.model" if debugs else "astune.model.path"] = model
+        given[model_key(model)] = model
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -132,48 +119,15 @@ def run(
     options: Mapping[str, object],
     command_line: str,
 ) -> int:
-    """Loads, checks, runs, reports. `options` are values by key; `command_line` is what the user typed, for the
-    command that resumes."""
-    from astune.backbone.base import check_keys, covers, refuse_problems
+    """Run as `astune.tune` does. `options` are values by key; `command_line` is what the user typed, for the command
+    that resumes."""
+    from astune.api.tune import run_loaded
     from astune.config.load import load_config
-    from astune.plugins import load_plugin
 
-    started_in = Path.cwd()
     loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
-    _check_before_loading(loaded)
-    try:
-        chosen: Backbone = load_plugin(loaded.config.astune.backbone, kind="backbone", builtin=BACKBONES)()
-    except PluginError as error:
-        raise PluginError(f"{loaded.where('astune.backbone')}: {error}") from error
-    ignored = check_keys(chosen, loaded)
-    if ignored:
-        unused = f"not used by {chosen.name}: {', '.join(ignored)}"
-        tell(unused)
-        log.info("%s", unused)
-    refuse_problems(chosen, loaded)
-    result = chosen.run(loaded)
-    can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
-    _tell(result, started_in, can_resume=can_resume, command_line=command_line)
-    if result.error is not None:
-        raise result.error
-    return EXIT_CODES[result.status]
-
-
-def _check_before_loading(loaded: LoadedConfig) -> None:
-    """Look first at what takes no time: a backbone's libraries take seconds to load."""
-    config = loaded.config.astune
-    if config.backbone not in BACKBONES:
-        return
-    for number, stage in enumerate(loaded.stages, start=1):
-        try:
-            check_input(stage.config.astune)
-        except AstuneError as error:
-            raise type(error)(f"stage {number}: {error}") from error
-    if not loaded.stages:
-        check_input(config)
-    tell(f"loading the {config.backbone} backbone and the model {config.model.path} ...")
-    sys.stdout.flush()
+    again = command_line if "--resume" in command_line else f"{command_line} --resume"
+    return EXIT_CODES[run_loaded(loaded, again, "start again without --resume").status]
 
 
 def _refuse_debug_options(backbone: str, options: Mapping[str, object]) -> None:
@@ -194,75 +148,3 @@ def report(run_dir: Path) -> int:
 
     tell(f"report  {write_report(run_dir)}")
     return 0
-
-
-def _tell(result: RunReport, started_in: Path, can_resume: bool, command_line: str) -> None:
-    """Writes the report of a run that left a folder, and says where things are, if anybody still listens."""
-    from astune.monitor.run_dir import RunDir
-
-    lines = list(_places(result.run_dir, started_in)) if result.run_dir.is_dir() else []
-    try:
-        for line in lines:
-            tell(line)
-        sys.stdout.flush()
-        if result.status == "learned_nothing":
-            why = f"nothing was learned: {result.summary['nothing_learned']}"
-            log.warning("%s", why)
-            tell(why, file=sys.stderr)
-        if result.status == "interrupted":
-            tell(f"interrupted{_hint(result, command_line) if can_resume else ''}", file=sys.stderr)
-        checkpoint = RunDir(result.run_dir).latest_checkpoint()
-        if result.status == "failed" and can_resume and checkpoint is not None:
-            tell(
-                f"failed; the last checkpoint is {checkpoint.name}; to go on:\n  {_again(command_line)}",
-                file=sys.stderr,
-            )
-    except OSError:  # the terminal was closed
-        mute()
-
-
-def _places(run_dir: Path, started_in: Path) -> Iterator[str]:
-    from astune.viewer import write_report
-
-    here = run_dir.relative_to(started_in) if run_dir.is_relative_to(started_in) else run_dir
-    yield f"run     {here}"
-    try:
-        yield f"report  {here / write_report(run_dir).name}"
-    except AstuneError as error:
-        yield f"report  not written: {error}. Then: astune report {here}"
-    yield f"view    astune view {here} --open"
-
-
-def _hint(result: RunReport, command_line: str) -> str:
-    if result.steps == 0:
-        return " before the first step was done; start again without --resume"
-    return f" after step {result.steps}; to go on:\n  {_again(command_line)}"
-
-
-def _again(command_line: str) -> str:
-    """The command that goes on with a run."""
-    return command_line if "--resume" in command_line else f"{command_line} --resume"
-
-
-def check_input(config: AstuneConfig) -> None:
-    """Raises what the run would raise later: for a workflow or a judge that does not load, a file of tasks that is not
-    there, a first task that cannot be read."""
-    from astune.config.rules.method import rules_of
-    from astune.plugins import load_plugin
-    from astune.task_judge import BUILTIN_JUDGES
-    from astune.task_reader import TaskReaderJsonl
-    from astune.task_reader.task_reader_base import SPLITS
-    from astune.workflow.workflow_base import as_workflow
-
-    protocol = config.rollout.agentscope_learn_protocol
-    if not rules_of(config.algorithm).plays or protocol is None:
-        return
-    as_workflow(load_plugin(protocol, kind="workflow"))
-    for judge in config.task_judge.judges:
-        load_plugin(judge.judge, kind="judge", builtin=BUILTIN_JUDGES)
-    if config.task_reader.type != "jsonl" or config.backbone == "debug":  # which may play recorded tasks instead
-        return
-    for split in SPLITS:
-        tasks = TaskReaderJsonl(config.task_reader).read(split)
-        if config.task_reader.on_bad_record == "error":
-            next(iter(tasks), None)

@@ -116,7 +116,7 @@ class ShowVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from astune import __version__
+        from astune.version import __version__
 
         tell(f"astune {__version__}")
         parser.exit()

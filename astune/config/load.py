@@ -71,8 +71,8 @@ class LoadedConfig:
     """The configuration of each of `astune.stages`."""
 
     def set_by_user(self) -> list[str]:
-        """The keys that the user's file or the command line sets."""
-        users = ("command line", self.source)
+        """The keys that the user's file, the command line or the arguments of a call set."""
+        users = ("command line", "argument", self.source)
         return [key for key in LEAVES if (_file(self.origins[key]) or self.origins[key]) in users]
 
     def differs_from_default(self, key: str) -> bool:
@@ -91,10 +91,12 @@ def load_config(
     backbone: str | None = None,
     resume: bool = False,
     options: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
     for_run: bool = True,
 ) -> LoadedConfig:
     """Raises `ConfigError` with all that is wrong, one problem in a line. `options` are values by dotted key that
-    command-line options stand for. With `for_run=False` it may lack what only a run needs, as a workflow.
+    command-line options stand for, `arguments` those that a program gives. With `for_run=False` it may lack what only a
+    run needs, as a workflow.
 
     A relative path is meant from the file that names it, on the command line from the working directory.
     """
@@ -108,6 +110,8 @@ def load_config(
         command.put("astune.resume", True, "command line")
     for key, value in (options or {}).items():
         command.put(key, value, "command line")
+    for key, value in (arguments or {}).items():
+        command.put(key, value, "argument")
     stack = _stack_layers(conf, [user, command])
     config = stack.check()
     stages = tuple(_stages(stack, conf, [user, command], contradictions if for_run else contradictions_without_a_run))

@@ -24,7 +24,8 @@ class Origin:
         return f"{self.file}:{self.line}"
 
 
-Place = Origin | Literal["default", "command line"]
+Place = Origin | Literal["default", "command line", "argument"]
+"""Where a value comes from; "argument": of a function of `astune.api`."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class RunDir:
         self.checkpoints_dir = path / "checkpoints"
         self.tensorboard_dir = path / "tensorboard"
         self.report_path = path / "report.html"
+        self.outcome_path = path / "outcome.json"
         self._held: RunLock | None = None
 
     @classmethod

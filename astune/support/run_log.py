@@ -26,10 +26,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from astune import __version__
 from astune.support.current_episode import EPISODE
 from astune.support.user_code import by_user, part_of_astune
 from astune.support.visible import tell, visible
+from astune.version import __version__
 
 ROLE, EPISODE_ID = "astune_role", "astune_episode"
 """Attributes of records of another process: its name, as "worker-0", and the episode that the record belongs to."""

@@ -67,11 +67,14 @@ def import_registered(specs: Iterable[str], workflow: str | None) -> None:
 def load_judge(spec: str, config: TaskJudgeConfig, *, key: str) -> Judge:
     """The judge that `spec` names: one that ships, a registered one, or 'package.module:Name'.
 
-    A class is constructed with `config`; a function, async or not, is called for each episode (`FunctionJudge`).
+    A class is constructed with `config`; a function, async or not, is called for each episode (`FunctionJudge`); a
+    program may give a judge that it made itself.
     `key` is the key of the configuration that names it. Raises `PluginError` for anything else.
     """
     place = f"{key}: {spec!r}"
     found = find_judge(spec)
+    if isinstance(found, Judge) and not isinstance(found, type):
+        return found
     if not isinstance(found, type):
         if not callable(found):
             raise PluginError(f"{place} is a {type(found).__name__}, expected a class or a function")

@@ -29,10 +29,12 @@ __all__ = [
 def make_reader(config: TaskReaderConfig) -> TaskReader:
     """The reader that `astune.task_reader.type` names, constructed with `config`. Nothing is read yet.
 
-    A plug-in is a class whose constructor takes a `TaskReaderConfig` and that has `read(split)`.
-    Raises `PluginError` where it is not.
+    A plug-in is a class whose constructor takes a `TaskReaderConfig` and that has `read(split)`; a program may give an
+    object that has it. Raises `PluginError` where it is neither.
     """
     reader_class = load_plugin(config.type, kind="task reader", builtin=READERS)
+    if isinstance(reader_class, TaskReader) and not isinstance(reader_class, type):
+        return reader_class
     if not isinstance(reader_class, type):
         raise PluginError(
             f"astune.task_reader.type: {config.type!r} is a {type(reader_class).__name__}, "

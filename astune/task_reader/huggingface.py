@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,6 +113,21 @@ def local_rows(path: Path, csv: CsvConfig) -> Rows:
     """The rows of a .json, .jsonl, .csv, .tsv, .parquet or .arrow file. Raises `TaskError` that names the file, and
     `MissingDependency` without `datasets`."""
     return TableRows(_load(HuggingFaceReaderConfig(), str(path), "train", csv), str(path))
+
+
+def rows_of_dataset(value: object, name: str) -> Rows | None:
+    """The rows of a `datasets.Dataset`; None for what is no data set. Raises `TaskError` for several splits, and for a
+    stream, whose end nobody knows."""
+    datasets = sys.modules.get("datasets")  # who holds a data set has imported it
+    if datasets is None:
+        return None
+    if isinstance(value, datasets.Dataset):
+        return TableRows(value, name)
+    if isinstance(value, datasets.DatasetDict | datasets.IterableDatasetDict):
+        raise TaskError(f"{name}: expected one split of the data set, as data[{next(iter(value), 'train')!r}]")
+    if isinstance(value, datasets.IterableDataset):
+        raise TaskError(f"{name}: a stream has no end that is known; take its first rows, as list(data.take(1000))")
+    return None
 
 
 def _load(source: HuggingFaceReaderConfig, path: str, split: str, csv: CsvConfig) -> Any:

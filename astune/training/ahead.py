@@ -25,7 +25,7 @@ from astune.errors import ConfigError, InvariantError
 from astune.rollout.group import Limit, OnEpisode
 from astune.training.dynamic_sampling import play_groups
 from astune.training.engine import Engine
-from astune.training.run import Ahead, Run
+from astune.training.run import Ahead, TrainingRun
 from astune.types import Episode, Generation, Group, Policy, Sampling
 
 FIRST = -1
@@ -150,7 +150,7 @@ class RolloutsAhead(Ahead):
     earlier steps begin first. What was played and not trained when the run stops is played again when it goes on.
     """
 
-    def __init__(self, run: Run, gate: Gate) -> None:
+    def __init__(self, run: TrainingRun, gate: Gate) -> None:
         most = run.config.synchronizer.max_staleness
         assert most is not None, "astune.config.rules asks for it"
         self._run, self._gate, self._most = run, gate, most

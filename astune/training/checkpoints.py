@@ -13,11 +13,11 @@ from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import decodings
 from astune.training.held_out import EXAMPLES
-from astune.training.run import Run
+from astune.training.run import TrainingRun
 from astune.training.schedule import is_due
 
 
-def save_if_due(run: Run) -> None:
+def save_if_due(run: TrainingRun) -> None:
     """Save after the last step, every `astune.trainer.save_every` steps, and after `save_minutes`."""
     trainer = run.config.trainer
     late = trainer.save_minutes > 0 and time.monotonic() - run.saved >= 60 * trainer.save_minutes
@@ -25,7 +25,7 @@ def save_if_due(run: Run) -> None:
         save(run)
 
 
-def save(run: Run) -> None:
+def save(run: TrainingRun) -> None:
     """Write a checkpoint of the current step, unless there is one. There is none of step 0, nor of weights that were
     changed in a step that was broken off. Raises RunFolderError where the disk does not take it."""
     latest = run.run_dir.latest_checkpoint()
@@ -39,14 +39,14 @@ def save(run: Run) -> None:
     run.saved = time.monotonic()
 
 
-def prune(run: Run) -> None:
+def prune(run: TrainingRun) -> None:
     """Delete the checkpoints that are neither new nor the best, nor what a stage began with."""
     best = [] if run.best is None else [run.best.step]
     ends = [] if run.stage is None else run.stage.ends
     run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints, [*best, *ends])
 
 
-def keep_best(run: Run, figures: Mapping[str, float]) -> None:
+def keep_best(run: TrainingRun, figures: Mapping[str, float]) -> None:
     """Save the current step if it is the best by `astune.trainer.keep_best`, and let go of the one that was. `figures`
     are those of the evaluations that were just played. Raises TrainingError where the first of them that judged an
     attempt has no such figure."""
@@ -65,7 +65,7 @@ def keep_best(run: Run, figures: Mapping[str, float]) -> None:
         prune(run)
 
 
-def _tell_of_no_figure(run: Run, figure: str, figures: Mapping[str, float]) -> None:
+def _tell_of_no_figure(run: TrainingRun, figure: str, figures: Mapping[str, float]) -> None:
     """A judge may know no success, and a tool may not be called: then no checkpoint is kept yet. Any other figure that
     no judged attempt has will never be there."""
     evaluation, name = split_figure(figure)
@@ -78,13 +78,13 @@ def _tell_of_no_figure(run: Run, figure: str, figures: Mapping[str, float]) -> N
     run.progress.warn(what + listed)
 
 
-def sync_logs(run: Run) -> None:
+def sync_logs(run: TrainingRun) -> None:
     """Wait until episodes and figures are on the disk."""
     run.episodes.sync()
     run.metrics.sync()
 
 
-def go_back(run: Run) -> None:
+def go_back(run: TrainingRun) -> None:
     """Go back to the newest checkpoint; what was logged after it is dropped and done again."""
     checkpoint = run.run_dir.take_checkpoint(run.progress.note)
     run.step = step_of(checkpoint)

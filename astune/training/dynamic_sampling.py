@@ -8,12 +8,12 @@ from astune.algorithm import BatchRules
 from astune.algorithm.credit import credit_groups
 from astune.algorithm.samples import has_signal
 from astune.training.rollout_setup import sampling_for
-from astune.training.run import Run, roll_out
+from astune.training.run import TrainingRun, roll_out
 from astune.training.schedule import TaskSchedule
 from astune.types import Group, Task
 
 
-async def play_groups(run: Run, step: int, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+async def play_groups(run: TrainingRun, step: int, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
     """Play the tasks of step `step`, counted from 0. As often as `astune.algorithm.dynamic_sampling` says, for every
     group without signal another task is played (DAPO, arXiv 2503.14476, section 3.2); a step may end with fewer groups
     that teach something than it has tasks, and says so.
@@ -37,11 +37,11 @@ async def play_groups(run: Run, step: int, rules: BatchRules) -> tuple[list[Grou
     return groups, {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
 
 
-async def _play(run: Run, step: int, tasks: list[Task], phase: str) -> list[Group]:
+async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str) -> list[Group]:
     sampling = sampling_for(run.config, "sampled")
     return await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, phase, f"train/{step + 1}", step)
 
 
-def _count_teaching(run: Run, rules: BatchRules, groups: list[Group]) -> int:
+def _count_teaching(run: TrainingRun, rules: BatchRules, groups: list[Group]) -> int:
     """Count the groups that have signal, as they are learned from."""
     return sum(map(has_signal, credit_groups(rules(groups).groups, run.advantage)))

@@ -10,10 +10,10 @@ from astune.examples.samples import token_weights_of
 from astune.rollout.metrics import evaluation_metrics
 from astune.training.held_out import EXAMPLES, Evaluation, are_examples_left, evaluations_left
 from astune.training.rollout_setup import sampling_for
-from astune.training.run import Run, record, roll_out
+from astune.training.run import TrainingRun, record, roll_out
 
 
-async def evaluate(run: Run) -> dict[str, float]:
+async def evaluate(run: TrainingRun) -> dict[str, float]:
     """Play the evaluations that are left at this step, and tell the loss of held-out examples. Returns the figures."""
     steps, done = run.schedule.steps, run.step - run.schedule.first
     left = evaluations_left(run.config.evaluation, run.evaluations, steps, done, run.evaluated)
@@ -25,7 +25,7 @@ async def evaluate(run: Run) -> dict[str, float]:
     return figures
 
 
-async def _play(run: Run, evaluation: Evaluation) -> dict[str, float]:
+async def _play(run: TrainingRun, evaluation: Evaluation) -> dict[str, float]:
     started = time.perf_counter()
     phase = f"eval/{evaluation.name}"
     sampling = sampling_for(run.config, evaluation.decoding)
@@ -44,7 +44,7 @@ async def _play(run: Run, evaluation: Evaluation) -> dict[str, float]:
     return figures
 
 
-async def _evaluate_examples(run: Run) -> dict[str, float]:
+async def _evaluate_examples(run: TrainingRun) -> dict[str, float]:
     """The loss of the held-out examples, as in training: a mean of negative log-probabilities."""
     done = run.step - run.schedule.first
     due = are_examples_left(run.config.evaluation, run.schedule.steps, done, run.evaluated)

@@ -25,12 +25,12 @@ from astune.training.checkpoints import keep_best, save_if_due
 from astune.training.dynamic_sampling import play_groups
 from astune.training.evaluation import evaluate
 from astune.training.rollout_setup import weighting_for
-from astune.training.run import Run, batch_rules_for, record
+from astune.training.run import TrainingRun, batch_rules_for, record
 from astune.training.schedule import ExampleSchedule, TaskSchedule, learning_rate
 from astune.types import Group, Sample, Update
 
 
-async def train(run: Run) -> None:
+async def train(run: TrainingRun) -> None:
     """Train from `run.step` to the last step, with evaluations and checkpoints on the way. A resumed run first does
     what is left of the evaluation at its step."""
     await run.learner.publish()  # what the learner was given or has loaded, the policy may not have yet
@@ -59,7 +59,7 @@ class Lesson:
     account: Callable[[Lost], dict[str, float]]
 
 
-async def train_step(run: Run) -> None:
+async def train_step(run: TrainingRun) -> None:
     """Take one step of the straight line: a lesson -> updates -> new policy version. The step counts once its figures
     are written."""
     started = time.perf_counter()
@@ -88,7 +88,7 @@ async def train_step(run: Run) -> None:
     run.learning.step_done(metrics)
 
 
-async def play(run: Run) -> Lesson:
+async def play(run: TrainingRun) -> Lesson:
     """Learn from rewards: tasks -> groups -> samples. Episodes are written before anything is learned from them."""
     started = time.perf_counter()
     rules = batch_rules_for(run)
@@ -108,7 +108,7 @@ async def play(run: Run) -> Lesson:
     return Lesson(ruled.groups, samples, metrics, lambda lost: without_lost(receipt, groups, lost).metrics(version))
 
 
-def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
+def take_examples(run: TrainingRun, schedule: ExampleSchedule) -> Lesson:
     """Learn from examples that are there: nothing is played."""
     run.progress.phase_started("train", 0)
     samples = schedule.samples(run.step)
@@ -118,7 +118,7 @@ def take_examples(run: Run, schedule: ExampleSchedule) -> Lesson:
     )
 
 
-async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:
+async def learn(run: TrainingRun, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:
     """Take the updates of a step. Returns figures, which are means over the updates that were taken, and the samples
     that were lost: those of updates that were skipped, and those that updates left out. A step without signal has
     nothing to learn from and no figures."""
@@ -138,7 +138,7 @@ async def learn(run: Run, samples: Sequence[Sample]) -> tuple[dict[str, float], 
     return figures, lost
 
 
-async def update(run: Run, samples: Sequence[Sample]) -> Update:
+async def update(run: TrainingRun, samples: Sequence[Sample]) -> Update:
     """Take one update at the learning rate that is its turn. Raises TrainingError after
     `astune.trainer.max_skipped_updates` in a row that were skipped."""
     trainer = run.config.trainer

@@ -48,7 +48,7 @@ class Ahead(AbstractAsyncContextManager["Ahead"], Protocol):
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
     `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
@@ -97,7 +97,13 @@ class Run:
 
 
 async def roll_out(
-    run: Run, tasks: Sequence[Task], repeat: int, sampling: Sampling, phase: str, label: str, step: int | None = None
+    run: TrainingRun,
+    tasks: Sequence[Task],
+    repeat: int,
+    sampling: Sampling,
+    phase: str,
+    label: str,
+    step: int | None = None,
 ) -> list[Group]:
     """Play `repeat` attempts at each task, in the order of `tasks`, and show them on the progress display: those that
     `step` (from 0) is to learn from, or, without one, those of an evaluation, all of which are waited for."""
@@ -124,13 +130,13 @@ async def roll_out(
         )
 
 
-def batch_rules_for(run: Run) -> BatchRules:
+def batch_rules_for(run: TrainingRun) -> BatchRules:
     """The rules over the groups of a step, with the limits of the model that is trained."""
     assert run.setup is not None, "only a run with tasks plays them"
     return BatchRules.of(run.config, run.setup.policy.context_length)
 
 
-def record(run: Run, groups: Sequence[Group], phase: str, step: int) -> None:
+def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> None:
     """Write the episodes of `groups` into the run's folder."""
     for group in groups:
         for episode in group.episodes:

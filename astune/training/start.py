@@ -24,7 +24,7 @@ from astune.training.engine import LoadEngine
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service
 from astune.training.rollout_workers.pool import set_up_rollouts
-from astune.training.run import Run
+from astune.training.run import TrainingRun
 from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import ExampleSchedule, TaskSchedule
 from astune.training.stages import Stage, check_start, prepare_stage
@@ -154,7 +154,7 @@ def assemble(
     load_engine: LoadEngine,
     stack: ExitStack,
     stage: Stage | None,
-) -> Run:
+) -> TrainingRun:
     """Put the parts of a run together. `run_dir` is that of a run to go on with. Everything that can be wrong in the
     input is found before the folder of a new one is made."""
     config = inputs.config
@@ -175,7 +175,7 @@ def assemble(
     stack.callback(metrics.close)
     begin_run(store, loaded.config, run_dir, new)
     episodes = stack.enter_context(EpisodeLog(run_dir, store))
-    run = Run(
+    run = TrainingRun(
         config=config,
         run_dir=run_dir,
         metrics=metrics,

@@ -12,12 +12,12 @@ from astune.support.signals import on_ctrl_c
 from astune.training.checkpoints import save, sync_logs
 from astune.training.engine import await_unless_lost
 from astune.training.loop import train
-from astune.training.run import Run
+from astune.training.run import TrainingRun
 
 Status = Literal["completed", "interrupted", "failed"]
 
 
-async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
+async def train_to_the_end(run: TrainingRun) -> tuple[Status, Exception | None]:
     """Train between `setup` and `teardown` of the run's workflow. Returns how it ended, and the error if that is
     nothing that was said already. Raises SetupError where no episode could begin."""
     try:
@@ -28,7 +28,7 @@ async def train_to_the_end(run: Run) -> tuple[Status, Exception | None]:
         raise
 
 
-async def _until_stopped(run: Run) -> tuple[Status, Exception | None]:
+async def _until_stopped(run: TrainingRun) -> tuple[Status, Exception | None]:
     """Train to the end, to the first Ctrl-C (between two model steps), or to where training cannot go on. Whatever ends
     it, the steps that are done are saved; a second Ctrl-C ends the run at once, and a third one the process, whatever
     goes on in it."""

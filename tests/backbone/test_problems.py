@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from astune.backbone.base import refuse_problems
+from astune.backbone.base import BACKBONES, refuse_problems
 from astune.cli import main
-from astune.cli.run import BACKBONES
 from astune.config.load import LoadedConfig, load_config
 from astune.errors import ConfigError
 from astune.plugins import load_plugin

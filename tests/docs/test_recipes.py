@@ -142,7 +142,7 @@ RECIPES = {
         "astune/backbone/eighty_four.py",
         (
             (
-                "astune/cli/run.py",
+                "astune/backbone/base.py",
                 "BACKBONES = {\n",
                 'BACKBONES = {\n    "eighty_four": "astune.backbone.eighty_four:EightyFour",\n',
             ),

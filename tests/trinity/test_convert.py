@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from astune.backbone.base import check_keys
+from astune.backbone.base import BACKBONES, check_keys
 from astune.backbone.foreign.keys import leaves
 from astune.backbone.trinity.conversion.convert import DEFAULTS_FILE, Converted, convert, wants_attention
 from astune.backbone.trinity.conversion.user_keys import BOUND, check_trinity_keys
 from astune.backbone.trinity.conversion.values import CONVERSIONS
 from astune.cli import main
-from astune.cli.run import BACKBONES
 from astune.config.algorithm import METHODS, AlgorithmConfig, CriticConfig, Preset
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.load import LoadedConfig, Place, load_config

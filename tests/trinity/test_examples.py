@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astune.backbone.base import check_keys
+from astune.backbone.base import BACKBONES, check_keys
 from astune.backbone.local.engine import LocalBackbone
 from astune.backbone.trinity.conversion.convert import Converted, convert, not_used
-from astune.cli.run import BACKBONES
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig, TrainerConfig
 from astune.context_tracker.merge import TurnForest

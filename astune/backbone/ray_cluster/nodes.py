@@ -12,10 +12,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from astune import __version__ as VERSION
 from astune.backbone.ray_cluster.node_check import NodeQuestion
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
+from astune.version import __version__ as VERSION
 
 LONGEST_LOOK = 180.0
 """Seconds for one task on each node; a node's first one starts a process there and imports the user's code."""

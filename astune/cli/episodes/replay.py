@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from astune.backbone.base import BACKBONES
 from astune.cli.progress_bar import progress_bar
-from astune.cli.run import BACKBONES, EXIT_CODES
+from astune.cli.run import EXIT_CODES
 from astune.config.clock import at_clock
 from astune.config.load import LoadedConfig, load_config
 from astune.config.render import save_config

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from astune.api.tune import check_input
 from astune.backbone.playing import playing_engine
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
 from astune.cli.eval.tables import (
@@ -20,7 +21,6 @@ from astune.cli.eval.tables import (
     figures_table,
     overview_table,
 )
-from astune.cli.run import check_input
 from astune.config.evaluation import FAMILIES, FIGURES, is_named_by_user
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig

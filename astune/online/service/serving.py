@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from astune import __version__
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
@@ -36,6 +35,7 @@ from astune.support.http.browser_requests import Guarded
 from astune.support.http.serving import claim_address, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
 from astune.types import Sampling
+from astune.version import __version__
 
 logger = logging.getLogger(__name__)
 
