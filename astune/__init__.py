@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from astune.api.run import Run
     from astune.api.tune import tune
     from astune.task_judge.registry import register_judge
+    from astune.workflow.named_texts import load_prompts
     from astune.workflow.tuner import Tuner
     from astune.workflow.workflow_base import Workflow
 
@@ -39,6 +40,7 @@ _LAZY = {
     "Run": "astune.api.run",
     "Tuner": "astune.workflow.tuner",
     "Workflow": "astune.workflow.workflow_base",
+    "load_prompts": "astune.workflow.named_texts",
     "register_judge": "astune.task_judge.registry",
     "tune": "astune.api.tune",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "Verdict",
     "Workflow",
     "WorkflowOutput",
+    "load_prompts",
     "register_judge",
     "tune",
 ]

@@ -30,7 +30,7 @@ RINGS = {
         {"recordings"},
         {"backbone"},
     ),
-    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics"}, {"viewer", "online"}, {"doctor"}),
+    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics", "prompts"}, {"viewer", "online"}, {"doctor"}),
     "worlds": ({"worlds", "tinker_server"},),
     "shell": ({"api"}, {"cli", "testing"}, {"__init__", "__main__"}),
 }

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from astune.cli import config, doctor, env, export, run, tinker_server, view
+from astune.cli import config, doctor, env, export, prompt, run, tinker_server, view
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
 from astune.cli.eval import command as evaluation
@@ -29,6 +29,7 @@ EXAMPLES = """\
   {program} tasks preview --conf my_agent.yaml        what the reader makes of the data
   {program} demo                                      watch a small agent learn, on this machine, in minutes
   {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
+  {program} prompt --conf my_agent.yaml               search for better prompts
   {program} rubrics --conf rubrics.yaml               learn from a few examples what to judge answers by
   {program} config show --conf my_agent.yaml          every value and where it comes from
   {program} config convert --conf my_agent.yaml --backbone=trinity         the same for Trinity's own configuration
@@ -36,7 +37,7 @@ EXAMPLES = """\
 
 COMMANDS = (
     *(run.add_run, run.add_demo, config.add_config, run.add_report, export.add_export, view.add_view),
-    *(evaluation.add_eval, doctor.add_doctor, tasks.add_tasks, tasks.add_check_tasks),
+    *(prompt.add_prompt, evaluation.add_eval, doctor.add_doctor, tasks.add_tasks, tasks.add_check_tasks),
     *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
     *(tinker_server.add_tinker_server, env.add_env, online.add_online),
 )

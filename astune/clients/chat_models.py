@@ -17,8 +17,7 @@ from astune.clients.limited_model import LimitedModel
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
 from astune.clients.single_flight import SingleFlight
 from astune.clients.usage import Budget, BudgetSpent, Usage
-from astune.config.chat_models import JudgeModelConfig
-from astune.config.judges import LlmJudgeConfig
+from astune.config.chat_models import AskedModelsConfig, JudgeModelConfig
 from astune.errors import ConfigError, JudgeError, PolicyError, WorkflowError
 
 __all__ = ["Budget", "BudgetSpent", "ChatModels", "ParsedReply", "Usage"]
@@ -76,7 +75,7 @@ class ChatModels:
     reply depends on; equal requests under way at the same time are sent once. Raises ConfigError if there is no model.
     """
 
-    def __init__(self, config: LlmJudgeConfig, *, key: str = "astune.task_judge.llm") -> None:
+    def __init__(self, config: AskedModelsConfig, *, key: str = "astune.task_judge.llm") -> None:
         if not config.models:
             raise ConfigError(f"{key}.models is empty, expected at least one {{base_url: ..., model: ...}}")
         self._config = config

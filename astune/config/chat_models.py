@@ -87,3 +87,18 @@ class JudgeModelConfig(PricedModelConfig):
     response_format: Literal["none", "json_object", "json_schema"] = Field(
         "none", description="how the API is asked for JSON beyond the prompt, if it can"
     )
+
+
+class AskedModelsConfig(Section):
+    """Chat APIs that are asked in order, and how."""
+
+    models: tuple[JudgeModelConfig, ...] = Field(
+        (), description="chat APIs, the next where one fails: [{base_url, model, ...}]"
+    )
+    temperature: NonNegativeFloat = Field(0.0, description="of the judge's replies")
+    max_tokens: PositiveInt = Field(2048, description="most tokens of a reply")
+    max_concurrent: PositiveInt = Field(16, description="calls under way at the same time")
+    cache: str | None = Field(
+        "runs/judge_replies.sqlite",
+        description="file that keeps replies, so that none is paid twice, from the working directory; null: none",
+    )

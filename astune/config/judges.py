@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
-    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -15,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from astune.config.chat_models import JudgeModelConfig
+from astune.config.chat_models import AskedModelsConfig
 from astune.config.section import Located, OnTrinity, Section, fate
 
 SECONDS, SECONDS_WITH_MODELS = 10.0, 300.0
@@ -44,10 +43,7 @@ class CriterionConfig(Section):
         return self
 
 
-class LlmJudgeConfig(Section):
-    models: tuple[JudgeModelConfig, ...] = Field(
-        (), description="chat APIs, the next where one fails: [{base_url, model, ...}]"
-    )
+class LlmJudgeConfig(AskedModelsConfig):
     mode: Literal["pointwise", "pairwise", "listwise"] = Field(
         "pointwise",
         description="pointwise: each attempt by criteria; pairwise: each against others, in both orders; listwise: all "
@@ -66,13 +62,6 @@ class LlmJudgeConfig(Section):
         None, description="pairwise: others that each attempt is compared with; null: all of its group"
     )
     pass_at: float = Field(0.5, gt=0.0, le=1.0, description="reward from which an episode counts as a success")
-    temperature: NonNegativeFloat = Field(0.0, description="of the judge's replies")
-    max_tokens: PositiveInt = Field(2048, description="most tokens of a reply")
-    max_concurrent: PositiveInt = Field(16, description="calls under way at the same time")
-    cache: str | None = Field(
-        "runs/judge_replies.sqlite",
-        description="file that keeps replies, so that none is paid twice, from the working directory; null: none",
-    )
 
 
 class RubricsJudgeConfig(Section):

@@ -21,6 +21,7 @@ from astune.config.judges import (
 from astune.config.model import LoraConfig as LoraConfig
 from astune.config.model import ModelConfig as ModelConfig
 from astune.config.online import OnlineConfig as OnlineConfig
+from astune.config.prompts import PromptsConfig as PromptsConfig
 from astune.config.rollout import RolloutConfig as RolloutConfig
 from astune.config.rollout import SynchronizerConfig as SynchronizerConfig
 from astune.config.section import (
@@ -199,6 +200,14 @@ class AstuneConfig(Section):
         json_schema_extra=fate(
             OnTrinity(ignored="for `rubrics`, which learns a rubric before a run"),
             OnVerl(ignored="for `rubrics`, which learns a rubric before a run"),
+        ),
+    )
+    prompts: PromptsConfig = Field(
+        default_factory=PromptsConfig,
+        description="texts that agents ask for by name, and `prompt`, which searches for better ones",
+        json_schema_extra=fate(
+            OnTrinity(ignored="for `prompt`, which searches before a run"),
+            OnVerl(ignored="for `prompt`, which searches before a run"),
         ),
     )
     algorithm: AlgorithmConfig = Field(

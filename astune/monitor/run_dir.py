@@ -68,9 +68,10 @@ class RunDir:
         return run_dir
 
     @classmethod
-    def reopen(cls, config: Config) -> RunDir:
-        """The newest run of that name, as it is: nothing in it is changed. Raises as `open` does."""
-        run_dir = cls.newest(runs_folder(config), _name(config))
+    def reopen(cls, config: Config, *, checkpoint: bool = True) -> RunDir:
+        """The newest run of that name, as it is: nothing in it is changed. Raises as `open` does. `checkpoint=False`
+        is for what goes on without one."""
+        run_dir = cls.newest(runs_folder(config), _name(config), checkpoint=checkpoint)
         run_dir._lock()
         try:
             run_dir._check_changes(config)
@@ -102,7 +103,7 @@ class RunDir:
         return run_dir
 
     @classmethod
-    def newest(cls, parent: Path, name: str) -> RunDir:
+    def newest(cls, parent: Path, name: str, *, checkpoint: bool = True) -> RunDir:
         """The run of that name with the highest number. The name is what its config.yaml says: `col-7` may be a run of
         its own and no run of `col`. Raises `ConfigError` if it cannot be resumed."""
         numbers = _runs(parent, name)
@@ -112,7 +113,7 @@ class RunDir:
                 "Start it without --resume, or set astune.project_name and astune.experiment_name to those of the run."
             )
         run_dir = cls(numbers[max(numbers)])
-        if run_dir.latest_checkpoint() is None:
+        if checkpoint and run_dir.latest_checkpoint() is None:
             raise ConfigError(
                 f"astune.resume: {run_dir.path} has no complete checkpoint to go on from. Start again without "
                 "--resume; astune.trainer.save_every and save_minutes set how often a run saves."

@@ -102,7 +102,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             wrap=setup.observer.source,
         )
         length = setup.policy.context_length
-        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes)
+        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes, setup.texts)
         try:
             episode = await _play(tuner, tracker, setup, late)
         except asyncio.CancelledError:

@@ -21,6 +21,7 @@ from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
 from astune.types import Episode, Policy, Sampling, Task
 from astune.workflow.lifetime import lifetime
+from astune.workflow.named_texts import NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
 
@@ -127,6 +128,8 @@ class RolloutSetup:
     """The judges that tasks name themselves."""
     notes: Notes = field(default_factory=Notes)
     """Warnings that are given once per run."""
+    texts: NamedTexts = field(default_factory=NamedTexts)
+    """The texts that agents ask for by name."""
     environments: EnvServiceClient | None = None
     """The service at which tasks with an `env_type` get their instances."""
     environment_params: Mapping[str, Any] = field(default_factory=dict)

@@ -14,12 +14,13 @@ from astune.clients.own_env_service import own_service
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import EnvServiceConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import PolicyError
+from astune.errors import ConfigError, PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import TaskJudges, make_judge
 from astune.types import Generation, Policy, Sampling
-from astune.workflow.workflow_base import as_workflow
+from astune.workflow.named_texts import NamedTexts, texts_of
+from astune.workflow.workflow_base import as_workflow, find_missing_text
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,15 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
     """Set up the same without judges, to play attempts that are judged elsewhere."""
     protocol = config.rollout.agentscope_learn_protocol
     assert protocol is not None, "astune.config.rules refuses a configuration without a workflow"
-    workflow = load_plugin(protocol, kind="workflow")
+    workflow = as_workflow(load_plugin(protocol, kind="workflow"))
+    texts = texts_of(config.prompts)
+    if wanted := find_missing_text(workflow, texts):
+        raise ConfigError(wanted)
     service = config.task_reader.env_service
     return RolloutSetup(
         policy=policy,
         chat_format=chat_format,
-        workflow_factory=as_workflow(workflow),
+        workflow_factory=workflow,
         judge=None,
         config=config.rollout,
         judge_timeout=config.task_judge.seconds,
@@ -58,6 +62,7 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
+        texts=NamedTexts(texts),
         environments=environments_of(service),
         environment_params=service.params,
     )

@@ -17,6 +17,7 @@ from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, show_value
 from astune.types import Task
 from astune.workflow.agentscope import host_tools
+from astune.workflow.named_texts import NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog, find_broken_history
 
@@ -52,6 +53,7 @@ class Tuner:
         chat_format: ChatFormat,
         context_length: int,
         notes: Notes | None = None,
+        texts: NamedTexts | None = None,
     ) -> None:
         self.task = task
         self.episode_id = episode_id
@@ -72,6 +74,7 @@ class Tuner:
         self._chat_format = chat_format
         self._context_length = context_length
         self._notes = notes or Notes()
+        self._texts = texts or NamedTexts()
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._awaited: set[concurrent.futures.Future[Any]] = set()
         """The results that threads wait for."""
@@ -101,6 +104,11 @@ class Tuner:
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
         return {name: self.model(name, source=name) for name in self._tracker.auxiliary_models}
+
+    def prompt(self, name: str, default: str | None = None, **values: Any) -> str:
+        """The text called `name`, `default` unless the configuration or a search gives another; see `named_texts`. With
+        `values` its placeholders are filled, as `{city}` by `city="Rome"`. Raises WorkflowError where one is left."""
+        return self._texts.ask(name, default, values)
 
     @overload
     def openai_client(
@@ -207,6 +215,7 @@ class Tuner:
                 "runs the training, with whatever the model writes; nothing asks before they run. Take them out, or "
                 "give them a sandbox: on AgentScope 2.x the tools of a workspace, as DockerWorkspace, or backend=",
             )
+        request = self._texts.describe(request)
         self.tools.add_request(request.messages, request.tools)
         met = [limit for limit in self._limits if limit[0] == name]
         call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))

@@ -11,6 +11,8 @@ or a function, with the parameter names of AgentScope 1.x's tuner:
     async def solve(task, model):
         return WorkflowOutput(response=await my_agent(model, task["query"]))
 
+It may take `system_prompt` too, the text of that name (see `named_texts`), and then needs no `model`.
+
 Code that is not async is a plain `def`, in both forms. Each of its episodes is played in a thread of its own:
 
     def solve(task, tuner):
@@ -26,7 +28,7 @@ import functools
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ from astune.support.current_episode import EPISODE
 from astune.support.user_values import figures, show_value
 from astune.types import Task, WorkflowOutput
 from astune.workflow.agentscope import check_reply, convert_output
+from astune.workflow.named_texts import PARAMETER
 
 if TYPE_CHECKING:
     from astune.workflow.tuner import Tuner
@@ -44,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 WorkflowFactory = Callable[[], "Workflow"]
 
-_ALLOWED = ("task", "model", "auxiliary_models", "logger", "tuner")
+_ALLOWED = ("task", "model", "auxiliary_models", "logger", "tuner", PARAMETER)
 
 
 class Workflow(ABC):
@@ -89,9 +92,13 @@ class FunctionWorkflow(Workflow):
         self._parameters = parameters
 
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
-        if "model" not in self._parameters:
+        if {*self._parameters} == {"task", "tuner"}:
             return await call_user_code(self.function, task=task, tuner=tuner)  # type: ignore[no-any-return]
-        arguments: dict[str, Any] = {"task": task_row(task), "model": tuner.model()}
+        arguments: dict[str, Any] = {"task": task_row(task)}
+        if "model" in self._parameters:
+            arguments["model"] = tuner.model()
+        if PARAMETER in self._parameters:
+            arguments[PARAMETER] = tuner.prompt(PARAMETER, self._default_text())
         if "auxiliary_models" in self._parameters:
             arguments["auxiliary_models"] = tuner.auxiliary_models()
         if "logger" in self._parameters:
@@ -99,6 +106,26 @@ class FunctionWorkflow(Workflow):
         if "tuner" in self._parameters:
             arguments["tuner"] = tuner
         return await call_user_code(self.function, **arguments)  # type: ignore[no-any-return]
+
+    def _default_text(self) -> str | None:
+        """The workflow's own text for its parameter."""
+        default = inspect.signature(self.function).parameters[PARAMETER].default
+        return default if isinstance(default, str) else None
+
+    def wants_text(self) -> bool:
+        """True if it takes a text that it does not have."""
+        return PARAMETER in self._parameters and self._default_text() is None
+
+
+def find_missing_text(factory: WorkflowFactory, texts: Mapping[str, str]) -> str | None:
+    """Say what to do about a workflow that takes a text which nobody gives it; None if all is there."""
+    function = factory.args[0] if isinstance(factory, functools.partial) else None
+    if function is None or PARAMETER in texts or not factory().wants_text():  # type: ignore[attr-defined]
+        return None
+    return (
+        f"{location(function)} takes {PARAMETER}, and nothing gives it: write {PARAMETER}='You are ...' there, or name "
+        f"its file in astune.prompts.files.{PARAMETER}"
+    )
 
 
 def begin_attempt(workflow: Workflow, task: Task, tuner: Tuner) -> Coroutine[Any, Any, object]:
@@ -255,9 +282,9 @@ def _check_function(function: Callable[..., Any]) -> tuple[str, ...]:
             raise PluginError(f"{where} takes {name!r} by position only: arguments are given by name. {forms}")
         if name not in _ALLOWED:
             raise PluginError(f"{where} takes {name!r}, which is unknown.{nearest(name, _ALLOWED)} {forms}")
-    if "model" not in parameters and set(parameters) == {"task", "tuner"}:
+    if set(parameters) == {"task", "tuner"}:
         return tuple(parameters)
-    for name in ("task", "model"):
+    for name in ("task",) if PARAMETER in parameters else ("task", "model"):
         if name not in parameters:
             raise PluginError(f"{where} does not take {name!r}. {forms}")
     return tuple(parameters)

@@ -1,0 +1,120 @@
+"""`astune prompt`: search for better texts of an agent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from astune.cli.endings import DONE, INTERRUPTED, LEARNED_NOTHING
+from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from astune.cli.suggesting_parser import Commands
+    from astune.prompts.result import PromptSearch
+
+EXAMPLES = """\
+  {program} prompt --conf my_agent.yaml
+  {program} prompt --conf my_agent.yaml --resume                        go on where it was stopped
+  {program} prompt --conf my_agent.yaml --checkpoint runs/p/n@best      for the weights that a run has trained
+  {program} prompt --conf my_agent.yaml astune.prompts.tune="[system,'tool:search']" astune.prompts.max_cost=5
+
+What it finds is used with astune.prompts.from: runs/p/n-prompts, or by astune.load_prompts("prompts.yaml")."""
+
+
+def add_prompt(commands: Commands) -> None:
+    command = commands.add_parser(
+        "prompt",
+        help="search for better prompts, and test them on tasks that the search never saw",
+        description="Searches for better texts of an agent (astune.prompts) and tests the best on held-out tasks. "
+        "Exits with 3 if the test shows no gain.",
+        examples=EXAMPLES,
+    )
+    command.set_defaults(execute=_execute)
+    add_conf(command)
+    command.add_argument("--resume", action="store_true", help="go on with the newest search of that name")
+    command.add_argument(
+        "--checkpoint", default="none", metavar="C", help="the weights that play, as for `eval`; default: the model"
+    )
+    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
+    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add_overrides(command)
+
+
+def _execute(known: argparse.Namespace) -> int:
+    return search(known.conf, known.overrides, known.checkpoint, known.backbone, known.engine, known.resume, known.json)
+
+
+def search(
+    conf: Path,
+    overrides: list[str],
+    checkpoint: str,
+    backbone: str | None,
+    engine: str | None,
+    resume: bool,
+    as_json: bool,
+) -> int:
+    """3 if the test shows no gain."""
+    from astune.backbone.playing import playing_engine
+    from astune.config.load import load_config
+    from astune.prompts.search import search_prompts
+    from astune.training.candidates import candidate_of
+
+    loaded = load_config(conf, overrides, backbone=backbone, resume=resume)
+    load_engine, as_model = playing_engine(loaded, backbone, engine)
+    try:
+        found = search_prompts(loaded, load_engine, candidate_of(checkpoint, loaded.config.astune), as_model=as_model)
+    except KeyboardInterrupt:
+        tell("interrupted; every episode and reply so far is kept, and --resume goes on")
+        return INTERRUPTED
+    if as_json:
+        tell(json.dumps({"folder": str(found.folder), **found.to_json(), "prompts": dict(found.prompts)}, indent=2))
+    else:
+        show(found)
+    return DONE if found.gained else LEARNED_NOTHING
+
+
+def show(found: PromptSearch) -> None:
+    """Print what came of it: the test, the costs, and the texts to use."""
+    from astune.cli.eval.tables import ComparedCheckpoints, caption, comparison_tables
+    from astune.support.terminal import Console
+
+    console = Console()
+    if found.compared:
+        compared = ComparedCheckpoints("c0", found.candidate, found.compared, ())
+        for table in comparison_tables(compared):
+            console.print(table)
+        console.print(caption([compared]))
+    for line in summary(found):
+        tell(line)
+    for name, text in found.prompts.items() if found.gained else ():
+        tell(f"\n--- {name} ---\n{text}")
+    tell(f"\nfolder  {found.folder}\nprompts {found.folder / 'prompts.yaml'}")
+
+
+def summary(found: PromptSearch) -> list[str]:
+    """The search in a few lines."""
+    asked, played = found.reflecting, found.searching
+    money = "cost unknown" if asked.cost is None else f"cost {asked.cost + played.cost:.4g}"
+    lines = [
+        f"ended: {found.ended}",
+        f"{found.candidates} candidates in {found.episodes} episodes: {played.calls:,} calls, "
+        f"{played.prompt_tokens + played.completion_tokens:,} tokens; {asked.calls:,} calls to reflect, "
+        f"{asked.prompt_tokens + asked.completion_tokens:,} tokens; {money}",
+    ]
+    if found.dropped or found.junk:
+        lines.append(f"{found.dropped} texts were dropped (candidates.jsonl says why), {found.junk} replies were junk")
+    for name, spent in found.tested.items():
+        lines.append(
+            f"test of {name}: {spent.calls:,} calls, {spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens, "
+            f"cost {spent.cost:.4g}"
+        )
+    if found.reward is None:
+        lines.append("nothing gained: no candidate was better than the first texts on the tasks of the search")
+    elif not found.gained:
+        lines.append(f"nothing gained: on held-out tasks {found.candidate} is no better than the first texts")
+    return lines

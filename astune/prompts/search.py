@@ -1,0 +1,295 @@
+"""A search from its configuration to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from astune.clients.chat_models import ChatModels
+from astune.config.clock import read_clock, with_clock
+from astune.config.load import LoadedConfig
+from astune.config.prompts import PromptsConfig
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError, TrainingError, nearest
+from astune.monitor.episodes import EpisodeLog
+from astune.monitor.jsonl import LineFile
+from astune.monitor.progress import Progress
+from astune.monitor.run_dir import RunDir, runs_folder
+from astune.plugins import load_plugin
+from astune.prompts.attempts import Spent, cost_of
+from astune.prompts.candidates import Candidates, PromptCandidate, Texts
+from astune.prompts.problem import Problem, SearchEnds
+from astune.prompts.record import CANDIDATES, REFLECTIONS, RESULT, SearchPlan, SearchRecord, as_read
+from astune.prompts.reflection import FunctionReflector, ModelReflector, Reflector
+from astune.prompts.result import PromptSearch, write_prompts
+from astune.prompts.split import divide
+from astune.rollout.group import run_groups
+from astune.rollout.setup import RolloutSetup
+from astune.support.concurrency import begin, run_and_leave
+from astune.training.candidates import Candidate, load_candidate
+from astune.training.comparison import compare
+from astune.training.engine import Engine, LoadEngine, await_unless_lost
+from astune.training.rollout_setup import environment_service, sampling_for
+from astune.training.rollout_workers.pool import set_up_rollouts
+from astune.training.standalone import About, Played
+from astune.training.tasks import read_tasks
+from astune.types import Episode, Group, Task
+from astune.workflow.named_texts import PROMPTS_FILE, TOOL, NamedTexts, placeholders
+
+METHODS = {"gepa": "astune.prompts.gepa_method:GepaSearch"}
+HELD_OUT = "held_out"
+
+
+def search_prompts(
+    loaded: LoadedConfig, load_engine: LoadEngine, model: Candidate, *, as_model: bool = False
+) -> PromptSearch:
+    """Search for better texts as `astune.prompts` says, with the weights of `model`, and test what was found.
+
+    Raises ConfigError and TaskError before anything is played for what cannot work, and TrainingError where nothing
+    could be judged.
+    """
+    loaded = _name(loaded)
+    config = loaded.config.astune
+    reflector = _reflector(config.prompts)
+    with ExitStack() as stack:
+        ready = stack.enter_context(environment_service(config))
+        tasks = divide(read_tasks(ready).training, config.prompts.holdout, config.seed)
+        _check_budget(config.prompts, len(tasks[0]))
+        engine = stack.enter_context(closing(load_candidate(ready, model, load_engine, as_model=as_model)))
+        setup = replace(set_up_rollouts(ready, engine), judges_alone=True)
+        again = config.resume
+        run_dir = RunDir.reopen(loaded.config, checkpoint=False) if again else RunDir.open(loaded.config, resume=False)
+        stack.enter_context(run_dir)
+        progress = stack.enter_context(Progress(config.monitor.progress))
+        progress.run_started(loaded.config, run_dir, 0)
+        search = _Search(ready, run_dir, engine, setup, model, tasks, reflector, progress)
+        return run_and_leave(await_unless_lost(search.run(), engine.lost()))
+
+
+def _name(loaded: LoadedConfig) -> LoadedConfig:
+    """The configuration under the name of the search, at the clock of the one that it goes on with."""
+    astune = loaded.config.astune
+    if astune.rollout.workers:
+        raise ConfigError(
+            f"{loaded.where('astune.rollout.workers')}: `astune prompt` plays episodes in its own process; take it out"
+        )
+    name = f"{astune.experiment_name or 'run'}-prompts"
+    astune = astune.model_copy(update={"experiment_name": name})
+    loaded = replace(loaded, config=loaded.config.model_copy(update={"astune": astune}))
+    if not astune.resume:
+        return with_clock(loaded)
+    former = RunDir.newest(runs_folder(loaded.config), name, checkpoint=False)
+    return with_clock(loaded, read_clock(former.config_path))
+
+
+def _check_budget(config: PromptsConfig, tasks: int) -> None:
+    least = tasks * config.attempts
+    if config.max_episodes is not None and config.max_episodes < least:
+        raise ConfigError(
+            f"astune.prompts.max_episodes: got {config.max_episodes}, and the first texts alone take {least}: "
+            f"{tasks} tasks of the search, {config.attempts} attempts each (astune.prompts.attempts)"
+        )
+
+
+def _reflector(config: PromptsConfig) -> Reflector:
+    if config.reflector is not None:
+        return FunctionReflector(load_plugin(config.reflector, kind="reflector"))
+    key = "astune.prompts.reflection"
+    if not config.reflection.models:
+        raise ConfigError(
+            f"{key}.models: not set; models write the new texts. Expected a list such as [{{base_url: https://.../v1, "
+            "model: ..., api_key_env: ...}], or a function of your own as astune.prompts.reflector"
+        )
+    if config.max_cost is not None:
+        for at, one in enumerate(config.reflection.models):
+            if one.prompt_price is None or one.completion_price is None:
+                raise ConfigError(
+                    f"{key}.models.{at}.prompt_price, completion_price: astune.prompts.max_cost needs both"
+                )
+    return ModelReflector(ChatModels(config.reflection, key=key))
+
+
+class _Search:
+    """A search under way."""
+
+    def __init__(
+        self,
+        config: AstuneConfig,
+        run_dir: RunDir,
+        engine: Engine,
+        setup: RolloutSetup,
+        model: Candidate,
+        tasks: tuple[Sequence[Task], Sequence[Task]],
+        reflector: Reflector,
+        progress: Progress,
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._reflector = reflector
+        self._progress = progress
+        self._tasks, self._held_out = tasks
+        self._record = SearchRecord(run_dir)
+        ids = [[task.task_id for task in each] for each in tasks]
+        mark = f"{model.name} {model.mark}".strip()
+        self._about = self._record.begin(SearchPlan(ids[0], ids[1], config.prompts.attempts, mark))
+        self._setup = setup
+        self._given = dict(setup.texts.given)
+        self._log = EpisodeLog(run_dir)
+
+    async def run(self) -> PromptSearch:
+        await self._engine.learner.publish()
+        candidates = Candidates(self._record.run_dir.path / CANDIDATES, self._about.search)
+        with self._log, LineFile(self._record.run_dir.path / REFLECTIONS) as written:
+            async with self._setup.open():
+                problem = Problem(
+                    self._tasks,
+                    candidates,
+                    self._play,
+                    self._reflector,
+                    self._config.prompts,
+                    self._config.seed,
+                    self._record.reflections(),
+                    written,
+                )
+                await self._play_first(problem)
+                await self._search(problem)
+                tested = await self._test(candidates)
+        return self._finish(problem, tested)
+
+    async def _play_first(self, problem: Problem) -> None:
+        """Play the first candidate, which tells the texts that the workflow asks for."""
+        chosen, texts = self._config.prompts.tune, self._setup.texts
+        first = self._about.first
+        if first is None:
+            self._record.forget("prompt/c0")
+        problem.candidates.add(first or {}, (), 0)
+        everywhere = range(len(self._tasks))
+        await problem.play(first or {}, everywhere[:1])
+        if first is None and not _names(chosen, texts):
+            raise ConfigError(_never_asked(chosen, texts))
+        await problem.play(first or {}, everywhere)
+        results = problem.candidates.first.results.values()
+        attempts = [attempt for result in results for attempt in result.attempts]
+        if all(attempt.reward is None for attempt in attempts):
+            raise TrainingError(f"none of {len(attempts)} episodes could be judged. The first: {attempts[0].error}")
+        if first is None:
+            names = _names(chosen, texts)
+            if len(names) < len(chosen):
+                raise ConfigError(_never_asked(chosen, texts))
+            first = {name: self._given.get(name, texts.asked[name]) for name in names}
+            problem.candidates.rename_first(first)
+            self._about = replace(self._about, first=first)
+            self._record.save_about(self._about)
+        for name, text in first.items():
+            for held in sorted(placeholders(text)):
+                if any(f"{{{held}}}" in attempt.transcript for attempt in attempts):
+                    self._progress.warn(f"prompt {name!r}: nothing fills {{{held}}}: the model sees it as it stands")
+        problem.candidates.save()
+        self._tell(problem.candidates.first)
+
+    async def _search(self, problem: Problem) -> None:
+        method = load_plugin(self._config.prompts.method, kind="method", builtin=METHODS)()
+        try:
+            await begin(partial(method.search, problem), "prompts")
+        except SearchEnds:
+            pass
+        finally:
+            problem.ended = problem.ended or "the method was done"
+            problem.candidates.save()
+
+    async def _test(self, candidates: Candidates) -> dict[str, Sequence[Group]]:
+        """Play the held-out tasks with the first candidate and the best; not where that is one."""
+        best, tested = candidates.best, {}
+        for one in (candidates.first, best) if best is not candidates.first else ():
+            tested[one.name] = await self._play(one.texts, self._held_out, f"eval/{one.name}", one.round)
+        return tested
+
+    async def _play(self, texts: Texts, tasks: Sequence[Task], phase: str, step: int) -> Sequence[Group]:
+        attempts = self._config.prompts.attempts
+        known = self._record.groups(phase, tasks, attempts)
+        missing = [task for task in tasks if task.task_id not in known]
+        setup = self._setup
+        if texts:
+            setup = replace(setup, texts=NamedTexts({**self._given, **texts}))
+        if missing:
+            self._progress.phase_started(phase.replace("/", ", "), len(missing) * attempts)
+            played = await run_groups(
+                missing,
+                attempts,
+                setup,
+                seed=self._config.seed,
+                sampling=sampling_for(self._config, "sampled"),
+                max_concurrent=self._config.rollout.max_concurrent,
+                label=phase,
+                on_episode=partial(self._write, phase, step),
+            )
+            self._log.sync()
+            known |= {group.task.task_id: as_read(group) for group in played}
+        return [known[task.task_id] for task in tasks]
+
+    def _write(self, phase: str, step: int, episode: Episode) -> None:
+        self._log.write(episode, step=step, phase=phase)
+        self._progress.episode_done(episode)
+
+    def _tell(self, one: PromptCandidate) -> None:
+        self._progress.note(f"{one.name}: mean reward {one.mean:.3f} at {len(one.results)} tasks of the search")
+
+    def _finish(self, problem: Problem, tested: Mapping[str, Sequence[Group]]) -> PromptSearch:
+        candidates, counts = problem.candidates, problem.counts
+        best, folder = candidates.best, self._record.run_dir.path
+        played = [_as_played(folder, name, groups) for name, groups in tested.items()]
+        prompts = self._config.prompts
+        spent = {
+            name: sum((cost_of(one, prompts) for group in groups for one in group.episodes), Spent())
+            for name, groups in tested.items()
+        }
+        found = PromptSearch(
+            folder=folder,
+            prompts=best.texts,
+            first=candidates.first.texts,
+            best=best.texts,
+            candidate=best.name,
+            ended=problem.ended or "",
+            candidates=len(candidates.all),
+            dropped=counts.dropped,
+            junk=counts.junk,
+            episodes=counts.episodes,
+            searching=counts.spent,
+            reflecting=counts.reflections,
+            compared=compare(*played) if played else (),
+            tested=spent,
+        )
+        if not found.gained:
+            found = replace(found, prompts=found.first)
+        for path in (folder / PROMPTS_FILE, *([Path(prompts.out)] if prompts.out else ())):
+            write_prompts(path, found)
+        self._record.write(RESULT, found.to_json())
+        return found
+
+
+def _as_played(folder: Path, name: str, groups: Sequence[Group]) -> Played:
+    tasks = {HELD_OUT: [group.task.task_id for group in groups]}
+    about = About(Candidate(name), tasks, {HELD_OUT: len(groups[0].episodes)})
+    return Played(folder, about, {HELD_OUT: groups})
+
+
+def _names(chosen: Sequence[str], texts: NamedTexts) -> list[str]:
+    """The names to tune: those that are chosen, else all texts that were asked for, less descriptions of tools."""
+    return [name for name in (chosen or texts.asked) if name in texts.asked and (chosen or not name.startswith(TOOL))]
+
+
+def _never_asked(chosen: Sequence[str], texts: NamedTexts) -> str:
+    missing = [name for name in chosen if name not in texts.asked]
+    known = ", ".join(texts.asked) or "nothing"
+    if missing:
+        return (
+            f"astune.prompts.tune: the workflow never asks for {', '.join(map(repr, missing))}."
+            f"{nearest(missing[0], texts.asked)} It asks for: {known}"
+        )
+    return (
+        "the workflow never asks for a text that could be tuned: take it from tuner.prompt('system', default='You are "
+        "...'), or as its parameter system_prompt" + (f". astune.prompts.tune may name {known}" if texts.asked else "")
+    )
