@@ -29,6 +29,9 @@ from astune.types import (
 from astune.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from astune.api.evaluate import evaluate
+    from astune.api.judge import judge
+    from astune.api.rubric import learn_rubric
     from astune.api.run import Run
     from astune.api.tune import tune
     from astune.task_judge.registry import register_judge
@@ -40,6 +43,9 @@ _LAZY = {
     "Run": "astune.api.run",
     "Tuner": "astune.workflow.tuner",
     "Workflow": "astune.workflow.workflow_base",
+    "evaluate": "astune.api.evaluate",
+    "judge": "astune.api.judge",
+    "learn_rubric": "astune.api.rubric",
     "load_prompts": "astune.workflow.named_texts",
     "register_judge": "astune.task_judge.registry",
     "tune": "astune.api.tune",
@@ -61,6 +67,9 @@ __all__ = [
     "Verdict",
     "Workflow",
     "WorkflowOutput",
+    "evaluate",
+    "judge",
+    "learn_rubric",
     "load_prompts",
     "register_judge",
     "tune",

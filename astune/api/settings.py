@@ -22,7 +22,7 @@ from astune.config.tasks import CSV_SUFFIXES, READERS
 from astune.errors import ConfigError
 from astune.plugins import LIVE, LiveObjects
 from astune.support.builtin import builtin_name
-from astune.task_judge import BUILTIN_JUDGES
+from astune.task_judge import BUILTIN_JUDGES, FunctionJudge
 from astune.task_reader import TaskReader
 from astune.task_reader.given import reader_of_given
 
@@ -85,6 +85,8 @@ def _judges(judge: object, live: LiveObjects) -> Any:
     if isinstance(judge, list | tuple):
         entries = [dict(entry) if isinstance(entry, Mapping) else {"judge": entry} for entry in judge]
         return [entry | {"judge": _judges(entry.get("judge"), live)} for entry in entries]
+    if isinstance(judge, FunctionType):
+        FunctionJudge(judge, judge.__name__)  # raises for parameters that nobody gives it, before a model is loaded
     return builtin_name(_name(judge, live, "judge"), BUILTIN_JUDGES)
 
 

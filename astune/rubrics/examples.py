@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,8 +79,14 @@ class Examples:
 def read_examples(path: Path) -> Examples:
     """Raises TaskError with file, line and column for what is no example, for lines of different kinds, for fewer than
     five, and for scores that are all equal."""
+    return examples_of_rows(read_jsonl(path), path)
+
+
+def examples_of_rows(given: Iterable[tuple[str, dict[str, Any]]], path: Path) -> Examples:
+    """The examples of rows, each with its place. `path` is what errors and reports call them: their file, whose digest
+    they then have, or a name."""
     rows: list[tuple[str, dict[str, Any]]] = []
-    for place, row in read_jsonl(path):
+    for place, row in given:
         if not rows:
             _check_kind(row, place)
         rows.append((place, _with_our_names(row, place)))
@@ -100,7 +106,8 @@ def read_examples(path: Path) -> Examples:
         raise TaskError(f"{path}: id {twice[0]!r} stands in several lines; ids must be unique")
     if kind == "scored":
         examples = _on_one_scale(path, examples)
-    return Examples(path, hashlib.sha256(path.read_bytes()).hexdigest(), kind, tuple(examples))
+    content = path.read_bytes() if path.is_file() else repr([row for _, row in rows]).encode()
+    return Examples(path, hashlib.sha256(content).hexdigest(), kind, tuple(examples))
 
 
 def _check_kind(row: Mapping[str, Any], place: str) -> None:

@@ -23,14 +23,17 @@ DEFAULT_OUT = Path("rubrics.yaml")
 GO_ON = "All replies so far are kept, and none is paid twice: the same command goes on from there"
 
 
-def learn_rubric(loaded: LoadedConfig, watch: Watch, today: date, *, keep_edited: bool = False) -> tuple[Rubric, Path]:
-    """Learns a rubric as `astune.rubrics` says and writes it; the file is replaced in one step.
+def learn_rubric(
+    loaded: LoadedConfig, watch: Watch, today: date, examples: Examples | None = None, *, keep_edited: bool = False
+) -> tuple[Rubric, Path]:
+    """Learns a rubric as `astune.rubrics` says, from `examples` or its file of them, and writes it; that file is
+    replaced in one step.
 
     Raises ConfigError and TaskError before any call for what cannot work, NothingHelps where nothing came of it, and
     AstuneError where the budget or the models ended it: what is paid is kept, and the same call goes on.
     """
     config = loaded.config.astune
-    examples = read_examples(_examples_path(loaded))
+    examples = examples or read_examples(_examples_path(loaded))
     out = Path(config.rubrics.out) if config.rubrics.out else DEFAULT_OUT
     edits = _edits(out, keep_edited)
     split = split_examples(examples, config.seed)

@@ -50,6 +50,7 @@ def reader_of_given(tasks: object, validation_tasks: object = None) -> type[Tabl
             table = tables.get(split)
             return table if isinstance(table, list) else super().read(split)
 
+    GivenTasks.__name__ = "tasks"  # as errors call it
     return GivenTasks
 
 

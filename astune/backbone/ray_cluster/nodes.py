@@ -88,11 +88,11 @@ def _make_probe() -> Any:
 
     def probe(version: str, question: tuple[str, str, str, str]) -> list[str]:
         try:
-            import astune
+            from astune.version import __version__ as there
         except ImportError as error:
             return [f"ASTune cannot be imported there ({error}); install astune=={version} on every node"]
-        if astune.__version__ != version:
-            return [f"ASTune {astune.__version__} is installed there, here {version}; install the same on every node"]
+        if there != version:
+            return [f"ASTune {there} is installed there, here {version}; install the same on every node"]
         from astune.backbone.ray_cluster.node_check import NodeQuestion, find_problems
 
         return find_problems(NodeQuestion(*question))

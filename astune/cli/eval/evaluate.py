@@ -5,22 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from astune.api.tune import check_input
+from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, evaluation_tables
+from astune.api.evaluate import open_evaluation, play_models
 from astune.backbone.playing import playing_engine
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
-from astune.cli.eval.tables import (
-    ComparedCheckpoints,
-    Evaluated,
-    as_json,
-    caption,
-    comparison_tables,
-    figures_table,
-    overview_table,
-)
 from astune.config.evaluation import FAMILIES, FIGURES, is_named_by_user
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
@@ -31,10 +22,7 @@ from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.training.candidates import candidate_of, check_names
 from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
-from astune.training.held_out import evaluations_of
-from astune.training.rollout_setup import environment_service
-from astune.training.standalone import Played, play, read_played
-from astune.training.tasks import read_tasks
+from astune.training.standalone import Played, read_played
 from astune.viewer import write_report
 
 
@@ -60,28 +48,15 @@ def evaluate(
     """Plays the held-out tasks with each checkpoint. Returns 1 where in one of them nothing could be judged."""
     _check_arguments(conf, checkpoints, limit, shown)
     loaded = load_config(conf, overrides, backbone=backbone)
-    config = loaded.config.astune
-    candidates = [candidate_of(text, config) for text in checkpoints]
+    candidates = [candidate_of(text, loaded.config.astune) for text in checkpoints]
     check_names(candidates, "--checkpoint")
-    check_input(config)
-    with ExitStack() as stack:
-        ready = stack.enter_context(environment_service(config))
-        evaluations = evaluations_of(ready.evaluation, read_tasks(ready))
-        if not evaluations:
-            raise ConfigError(f"{conf}: there are no held-out tasks; set astune.task_reader.jsonl.validation.file_path")
-        chosen = [each if limit is None else each._replace(tasks=list(each.tasks[:limit])) for each in evaluations]
+    with open_evaluation(loaded, limit=limit) as (ready, evaluations):
         if shown.judge_pairs:
             judge_of = comparing_judges(ready)
-            for task in (task for each in chosen for task in each.tasks):
+            for task in (task for each in evaluations for task in each.tasks):
                 judge_of(task)
-        load_engine, as_model = playing_engine(loaded, backbone, engine)
         try:
-            played: list[Played] = []
-            for number, candidate in enumerate(candidates, start=1):
-                to, beside = _out(out, number), played[0] if played else None
-                played.append(
-                    play(loaded.config, ready, candidate, chosen, load_engine, to, as_model=as_model, beside=beside)
-                )
+            played = play_models(loaded, ready, evaluations, candidates, playing_engine(loaded, backbone, engine), out)
         except KeyboardInterrupt:
             tell("interrupted; every episode that ended is kept, and the same command goes on")
             return INTERRUPTED
@@ -110,12 +85,6 @@ def _check_figures(shown: Shown) -> None:
             )
 
 
-def _out(out: Path | None, number: int) -> Path | None:
-    if out is None or number == 1:
-        return out
-    return out.with_name(f"{out.name}-second" if number == 2 else f"{out.name}-{number}")
-
-
 def compare_folders(folders: Sequence[Path], shown: Shown, unused: Sequence[str]) -> int:
     """Compares two evaluations that were played before. `unused` are arguments that it has no use for."""
     if unused:
@@ -134,7 +103,9 @@ def _report(played: Sequence[Played], shown: Shown, config: AstuneConfig | None,
     if shown.as_json:
         tell(json.dumps(as_json(evaluated, comparisons), indent=2))
     else:
-        _print_tables(evaluated, comparisons)
+        console = Console()
+        for table in evaluation_tables(evaluated, comparisons):
+            console.print(table)
     for one in played if reports and not shown.as_json else ():
         tell(f"folder  {one.folder}")
         try:
@@ -164,16 +135,3 @@ def _check_chosen(evaluated: Sequence[Evaluated], shown: Shown) -> None:
             raise ConfigError(
                 f"--figures: the evaluation has no {figure!r}.{nearest(figure, known)} It has: {', '.join(known)}"
             )
-
-
-def _print_tables(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckpoints]) -> None:
-    console = Console()
-    for one in evaluated:
-        console.print(figures_table(one))
-    if len(evaluated) > 2:
-        console.print(overview_table(evaluated))
-    for each in comparisons:
-        for table in comparison_tables(each):
-            console.print(table)
-    if any(each.rows for each in comparisons):
-        console.print(caption(comparisons))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from datetime import date
+from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
+from astune.api.rubric import learn_loaded, show_stages
 from astune.cli.endings import INTERRUPTED, LEARNED_NOTHING
 from astune.config.load import load_config
 from astune.rubrics.edits import edits_of
-from astune.rubrics.from_config import GO_ON, check_rubric, learn_rubric
+from astune.rubrics.from_config import GO_ON, check_rubric
 from astune.rubrics.learn import NothingHelps
 from astune.rubrics.report import NO_BETTER, better_than_baselines
 from astune.rubrics.tables import show_difference, show_rubric
@@ -30,8 +27,7 @@ def learn(conf: Path, overrides: Sequence[str], keep_edited: bool) -> int:
     loaded = load_config(conf, overrides, for_run=False)
     console = Console()
     try:
-        with _stages() as stages:
-            rubric, out = learn_rubric(loaded, stages, date.today(), keep_edited=keep_edited)
+        rubric, out = learn_loaded(loaded, keep_edited=keep_edited)
     except KeyboardInterrupt:
         tell(f"interrupted. {GO_ON}", file=sys.stderr)
         return INTERRUPTED
@@ -68,7 +64,7 @@ def check(file: Path, conf: Path | None, examples: Path | None, overrides: Seque
     if conf is None:
         return 0
     loaded = load_config(conf, overrides, for_run=False)
-    with _stages() as stages:
+    with show_stages() as stages:
         accuracy, labelled = check_rubric(rubric, loaded, examples, stages)
     kappa = "-" if accuracy.kappa is None else f"{accuracy.kappa:.2f}"
     console.print(
@@ -88,44 +84,3 @@ def diff(first: Path, second: Path) -> int:
         return 1
     console.print("no difference")
     return 0
-
-
-class _Stages:
-    """A bar for each stage on a terminal; elsewhere a line."""
-
-    def __init__(self, console: Console, progress: Progress | None) -> None:
-        self._console = console
-        self._progress = progress
-        self._task: TaskID | None = None
-        self._failures: list[str] = []
-
-    def stage(self, name: str, total: int) -> None:
-        if self._progress is None:
-            self._console.print(f"{name}: {total} question{'s' if total != 1 else ''}")
-        else:
-            self._task = self._progress.add_task(name, total=total)
-
-    def advance(self) -> None:
-        if self._progress is not None and self._task is not None:
-            self._progress.advance(self._task)
-
-    def report_failure(self, why: str) -> None:
-        self._failures.append(why)
-
-    def close(self) -> None:
-        if self._failures:
-            count = len(self._failures)
-            times = "1 reply" if count == 1 else f"{count} replies"
-            self._console.print(f"{times} could not be used, the last: {self._failures[-1]}")
-
-
-@contextmanager
-def _stages() -> Iterator[_Stages]:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) if console.is_terminal else nullcontext() as progress:
-        stages = _Stages(console, progress)
-        try:
-            yield stages
-        finally:
-            stages.close()

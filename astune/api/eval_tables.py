@@ -42,6 +42,17 @@ class ComparedCheckpoints:
     wins: Sequence[Wins]
 
 
+def evaluation_tables(evaluated: Sequence[Evaluated], compared: Sequence[ComparedCheckpoints]) -> Iterator[Table | str]:
+    """All tables: of each, of all beside each other, of comparisons, and what the last mean."""
+    yield from (figures_table(one) for one in evaluated)
+    if len(evaluated) > 2:
+        yield overview_table(evaluated)
+    for each in compared:
+        yield from comparison_tables(each)
+    if any(each.rows for each in compared):
+        yield caption(compared)
+
+
 def figures_table(one: Evaluated) -> Table:
     """A row for each figure, and below them how many tasks and attempts there are."""
     table = _table(one.name, "held-out", "figure", "mean", "95 % interval", "tasks")

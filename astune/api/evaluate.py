@@ -1,0 +1,154 @@
+"""`astune.evaluate`: what `astune eval` does, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, evaluation_tables
+from astune.api.run import Run
+from astune.api.settings import configure
+from astune.api.tune import check_input
+from astune.backbone.playing import playing_engine
+from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+from astune.support.concurrency import outside_loop
+from astune.support.statistics import MeanOverTasks
+from astune.support.terminal import Console
+from astune.training.candidates import Candidate, candidate_of, check_names
+from astune.training.comparison import compare, wins_by_reward
+from astune.training.engine import LoadEngine
+from astune.training.held_out import Evaluation, evaluations_of
+from astune.training.rollout_setup import environment_service
+from astune.training.standalone import Played, play
+from astune.training.tasks import read_tasks
+
+WIDTH = 120
+"""Columns of the tables in a notebook."""
+
+
+@dataclass(frozen=True)
+class EvaluatedModels:
+    """Models on the same tasks: the figures of each, and each later one against the first. A notebook shows tables."""
+
+    models: Sequence[Evaluated]
+    compared: Sequence[ComparedCheckpoints]
+
+    def __getitem__(self, name: str) -> dict[str, dict[str, MeanOverTasks]]:
+        """The figures of a model: by evaluation, as "greedy", and by figure, as "success"."""
+        return next(one.all for one in self.models if one.name == name)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders with all episodes, for `astune view` and `astune eval --compare`."""
+        return [one.played.folder for one in self.models]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        return as_json(self.models, self.compared)
+
+    def __str__(self) -> str:
+        console = Console(width=WIDTH)
+        with console.capture() as text:
+            for table in evaluation_tables(self.models, self.compared):
+                console.print(table)
+        return text.get()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def evaluate(
+    workflow: object = None,
+    tasks: object = None,
+    judge: object = None,
+    *,
+    models: Sequence[object] = ("none",),
+    conf: str | PathLike[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    **keys: Any,
+) -> EvaluatedModels:
+    """Play tasks with each of `models`, and compare them with the first on the same tasks, by paired tests.
+
+        astune.evaluate(solve, "test.jsonl", exact, models=["Qwen/Qwen3-0.6B", run])["base"]["greedy"]["success"].mean
+
+    A model is a folder, a hub id, a checkpoint as "runs/p/n@best", a `Run`, an API as "http://host/v1#name", or "none":
+    that of the configuration. The other arguments are those of `astune.tune`; without `tasks` the held-out tasks of
+    `conf` are played. What was played is kept, and an equal call does not play it again.
+    """
+    with outside_loop(), configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
+        names = [_name_model(model) for model in models]
+        if not names:
+            raise ConfigError("models: expected one, or more to compare with the first, got an empty list")
+        candidates = [candidate_of(name, loaded.config.astune, "models") for name in names]
+        check_names(candidates, "models")
+        with open_evaluation(loaded, given=tasks is not None) as (ready, evaluations):
+            engine = playing_engine(loaded)
+            played = play_models(loaded, ready, evaluations, candidates, engine, None if out is None else Path(out))
+    evaluated = [Evaluated(one, ()) for one in played]
+    first, *others = evaluated
+    compared = [
+        ComparedCheckpoints(
+            first.name, each.name, compare(first.played, each.played), wins_by_reward(first.played, each.played)
+        )
+        for each in others
+    ]
+    return EvaluatedModels(evaluated, compared)
+
+
+@contextmanager
+def open_evaluation(
+    loaded: LoadedConfig, *, given: bool = False, limit: int | None = None
+) -> Iterator[tuple[AstuneConfig, list[Evaluation]]]:
+    """Check the input, and yield the configuration with what it asks to be started, and its evaluations: of its
+    held-out tasks, or where tasks were `given` to be evaluated, of those. `limit` is of the tasks of each."""
+    config = loaded.config.astune
+    check_input(config)
+    with environment_service(config) as ready:
+        sets = read_tasks(ready)
+        evaluations = evaluations_of(ready.evaluation, replace(sets, held_out=sets.training) if given else sets)
+        if not evaluations:
+            where = f"{loaded.source}: " if loaded.source else ""
+            raise ConfigError(f"{where}there are no held-out tasks; set astune.task_reader.jsonl.validation.file_path")
+        cut = [each if limit is None else each._replace(tasks=list(each.tasks[:limit])) for each in evaluations]
+        yield ready, cut
+
+
+def play_models(
+    loaded: LoadedConfig,
+    ready: AstuneConfig,
+    evaluations: Sequence[Evaluation],
+    candidates: Sequence[Candidate],
+    engine: tuple[LoadEngine, bool],
+    out: Path | None,
+) -> list[Played]:
+    """Play the evaluations with one model after the other. `engine` is as `playing_engine` gives it; `out` is the
+    folder of the first, those of the others are beside it."""
+    load_engine, as_model = engine
+    played: list[Played] = []
+    for number, candidate in enumerate(candidates, start=1):
+        to, beside = _folder_of(out, number), played[0] if played else None
+        played.append(
+            play(loaded.config, ready, candidate, evaluations, load_engine, to, as_model=as_model, beside=beside)
+        )
+    return played
+
+
+def _folder_of(out: Path | None, number: int) -> Path | None:
+    if out is None or number == 1:
+        return out
+    return out.with_name(f"{out.name}-second" if number == 2 else f"{out.name}-{number}")
+
+
+def _name_model(model: object) -> str:
+    if isinstance(model, Run):
+        return model.checkpoint_name
+    if isinstance(model, str | PathLike):
+        return str(model)
+    raise ConfigError(f"models: got {model!r:.80}; expected a folder, a hub id, a Run, an API, or 'none'")
