@@ -18,7 +18,6 @@ from astune.backbone.playing import playing_engine
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
-from astune.support.concurrency import outside_loop
 from astune.support.statistics import MeanOverTasks
 from astune.support.terminal import Console
 from astune.training.candidates import Candidate, candidate_of, check_names
@@ -82,7 +81,7 @@ def evaluate(
     that of the configuration. The other arguments are those of `astune.tune`; without `tasks` the held-out tasks of
     `conf` are played. What was played is kept, and an equal call does not play it again.
     """
-    with outside_loop(), configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
+    with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
         names = [_name_model(model) for model in models]
         if not names:
             raise ConfigError("models: expected one, or more to compare with the first, got an empty list")

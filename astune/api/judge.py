@@ -10,7 +10,7 @@ from astune.api.settings import configure
 from astune.check_tasks.try_answers import episode_of
 from astune.errors import ConfigError, TaskError
 from astune.rollout.verdict import ask_judge
-from astune.support.concurrency import outside_loop, run_and_leave
+from astune.support.concurrency import run_and_leave
 from astune.task_judge import make_judge
 from astune.task_reader.rows import RowMapping
 from astune.types import Task, Verdict
@@ -30,7 +30,7 @@ def judge(
     >>> judge("MathAnswerAsJudge", {"query": "6 * 7?", "answer": "42"}, "The answer is 42.").passed
     True
     """
-    with outside_loop(), configure(judge=judge, conf=conf, keys=keys, for_run=False) as loaded:
+    with configure(judge=judge, conf=conf, keys=keys, for_run=False) as loaded:
         config = loaded.config.astune
         made = make_judge(config.task_judge)
         if made is None:

@@ -18,7 +18,6 @@ from astune.errors import TaskError
 from astune.rubrics import from_config
 from astune.rubrics.examples import Examples, examples_of_rows
 from astune.rubrics.report import NO_BETTER, better_than_baselines
-from astune.support.concurrency import outside_loop
 from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.task_judge.llm.rubric import Rubric
@@ -45,7 +44,7 @@ def learn_rubric(
         keys = {"rubrics.examples": str(examples), **keys}
     elif examples is not None:
         given = examples_of_rows(list(_places(examples)), Path("examples"))
-    with outside_loop(), configure(conf=conf, keys=keys, for_run=False) as loaded:
+    with configure(conf=conf, keys=keys, for_run=False) as loaded:
         rubric, out = learn_loaded(loaded, given, keep_edited=keep_edited)
         tell(f"written: {out}")
         if not better_than_baselines(rubric.report):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from os import PathLike
@@ -20,6 +20,9 @@ from astune.monitor.summary import show_figure, show_interval, summarize
 from astune.viewer import curve_svg, write_report
 from astune.viewer.page import check_run
 
+OUTCOME = "the run is over: %s after step %s"
+"""The record in `run.log` from which a run that is opened later knows its end."""
+
 
 class Curve(str):
     """A picture as SVG, which a notebook shows."""
@@ -36,19 +39,23 @@ class Run:
     astune.errors.ConfigError: runs/math/none: there is no such folder; expected the folder of a run, ...
     """
 
-    def __init__(self, folder: str | PathLike[str]) -> None:
+    def __init__(self, folder: str | PathLike[str], outcome: str | None = None) -> None:
+        """`outcome` is what it is known to be; None: what its log says."""
         self.folder = Path(folder).expanduser()
         check_run(self.folder)
+        self._outcome = outcome
         self._dir = RunDir(self.folder.absolute())
 
     @property
     def outcome(self) -> str:
         """The end of it: "completed", "learned_nothing", "interrupted" or "failed"; "unfinished" where it goes on, or
         was killed."""
-        if not self._dir.outcome_path.is_file():
-            return "unfinished"
-        ended = json.loads(self._dir.outcome_path.read_text(encoding="utf-8"))
-        return str(ended["outcome"]) if ended["step"] == self.steps else "unfinished"
+        if self._outcome is not None:
+            return self._outcome
+        path = self._dir.path / "run.log"
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        ends = re.findall(OUTCOME % (r"(\w+)", r"(\d+)"), text)
+        return str(ends[-1][0]) if ends and int(ends[-1][1]) == self.steps else "unfinished"
 
     @property
     def steps(self) -> int:

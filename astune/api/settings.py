@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
 from types import FunctionType
@@ -22,6 +22,8 @@ from astune.config.tasks import CSV_SUFFIXES, READERS
 from astune.errors import ConfigError
 from astune.plugins import LIVE, LiveObjects
 from astune.support.builtin import builtin_name
+from astune.support.concurrency import outside_loop
+from astune.support.run_log import command_log
 from astune.task_judge import BUILTIN_JUDGES, FunctionJudge
 from astune.task_reader import TaskReader
 from astune.task_reader.given import reader_of_given
@@ -46,12 +48,13 @@ def configure(
     keys: Mapping[str, Any],
     for_run: bool = True,
 ) -> Iterator[LoadedConfig]:
-    """The configuration that a call means: the file `conf` below, the named arguments over it, `keys` on top. The
-    objects in it, as functions, have names within the block. `for_run=False` is as of `load_config`.
+    """The configuration that a call means: the file `conf` below, the named arguments over it, `keys` on top. Within
+    the block the objects in it, as functions, have names, records go to the log of the run, and blocking code may run
+    an event loop of its own, also in a notebook. With `for_run=False`, as of `load_config`, there is no run.
 
     Raises `ConfigError` with all that is wrong, TaskError for tasks that are none.
     """
-    with LiveObjects() as live:
+    with outside_loop(), command_log(None) if for_run else nullcontext(), LiveObjects() as live:
         given: dict[str, Any] = {}
         if workflow is not None:
             given[WORKFLOW] = _name(workflow, live, "workflow")

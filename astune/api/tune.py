@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astune.api.run import Run
+from astune.api.run import OUTCOME, Run
 from astune.api.settings import configure
 from astune.backbone.base import BACKBONES, check_keys, covers, refuse_problems
 from astune.config.rules.method import rules_of
 from astune.errors import AstuneError, PluginError
-from astune.monitor.disk import write_whole
 from astune.monitor.run_dir import RunDir
 from astune.plugins import load_plugin
-from astune.support.concurrency import outside_loop
 from astune.support.run_log import file_logger
 from astune.support.visible import mute, tell
 from astune.task_judge import BUILTIN_JUDGES
@@ -59,11 +55,9 @@ def tune(
     Ctrl-C ends the run and returns what was done. Raises what the command line would show: `ConfigError`,
     `PluginError`, `TaskError` before anything begins, and the error that ended a failed run.
     """
-    with (
-        outside_loop(),
-        configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=keys) as loaded,
-    ):
-        return Run(run_loaded(loaded, "the same call with resume=True", "call again without resume").run_dir)
+    with configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=keys) as loaded:
+        report = run_loaded(loaded, "the same call with resume=True", "call again without resume")
+    return Run(report.run_dir, report.status)
 
 
 def run_loaded(loaded: LoadedConfig, again: str, anew: str) -> RunReport:
@@ -83,7 +77,7 @@ def run_loaded(loaded: LoadedConfig, again: str, anew: str) -> RunReport:
     refuse_problems(chosen, loaded)
     result = chosen.run(loaded)
     can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
-    _record(result)
+    log.info(OUTCOME, result.status, result.steps)
     _tell(result, started_in, again if can_resume else "", anew)
     if result.error is not None:
         raise result.error
@@ -121,15 +115,6 @@ def _check_before_loading(loaded: LoadedConfig) -> None:
         check_input(config)
     tell(f"loading the {config.backbone} backbone and the model {config.model.path} ...")
     sys.stdout.flush()
-
-
-def _record(result: RunReport) -> None:
-    """Write how the run ended into its folder, for whoever opens it later."""
-    if result.run_dir.is_dir():
-        with contextlib.suppress(OSError):  # a full disk, which the run has told of
-            write_whole(
-                RunDir(result.run_dir).outcome_path, json.dumps({"outcome": result.status, "step": result.steps})
-            )
 
 
 def _tell(result: RunReport, started_in: Path, again: str, anew: str) -> None:

@@ -80,7 +80,7 @@ def search(
 
 def show(found: PromptSearch) -> None:
     """Print what came of it: the test, the costs, and the texts to use."""
-    from astune.cli.eval.tables import ComparedCheckpoints, caption, comparison_tables
+    from astune.api.eval_tables import ComparedCheckpoints, caption, comparison_tables
     from astune.support.terminal import Console
 
     console = Console()

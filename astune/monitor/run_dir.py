@@ -49,7 +49,6 @@ class RunDir:
         self.checkpoints_dir = path / "checkpoints"
         self.tensorboard_dir = path / "tensorboard"
         self.report_path = path / "report.html"
-        self.outcome_path = path / "outcome.json"
         self._held: RunLock | None = None
 
     @classmethod
