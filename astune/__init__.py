@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from astune.api.judge import judge
     from astune.api.rubric import learn_rubric
     from astune.api.run import Run
+    from astune.api.search_prompts import search_prompts
     from astune.api.tune import tune
     from astune.task_judge.registry import register_judge
     from astune.workflow.named_texts import load_prompts
@@ -48,6 +49,7 @@ _LAZY = {
     "learn_rubric": "astune.api.rubric",
     "load_prompts": "astune.workflow.named_texts",
     "register_judge": "astune.task_judge.registry",
+    "search_prompts": "astune.api.search_prompts",
     "tune": "astune.api.tune",
 }
 
@@ -72,6 +74,7 @@ __all__ = [
     "learn_rubric",
     "load_prompts",
     "register_judge",
+    "search_prompts",
     "tune",
 ]
 

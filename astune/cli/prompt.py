@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from astune.cli.suggesting_parser import Commands
+    from astune.clients.usage import Usage
     from astune.prompts.result import PromptSearch
 
 EXAMPLES = """\
@@ -59,15 +60,12 @@ def search(
     as_json: bool,
 ) -> int:
     """3 if the test shows no gain."""
-    from astune.backbone.playing import playing_engine
+    from astune.api.search_prompts import search_loaded
     from astune.config.load import load_config
-    from astune.prompts.search import search_prompts
-    from astune.training.candidates import candidate_of
 
     loaded = load_config(conf, overrides, backbone=backbone, resume=resume)
-    load_engine, as_model = playing_engine(loaded, backbone, engine)
     try:
-        found = search_prompts(loaded, load_engine, candidate_of(checkpoint, loaded.config.astune), as_model=as_model)
+        found = search_loaded(loaded, checkpoint, backbone, engine)
     except KeyboardInterrupt:
         tell("interrupted; every episode and reply so far is kept, and --resume goes on")
         return INTERRUPTED
@@ -99,22 +97,25 @@ def show(found: PromptSearch) -> None:
 def summary(found: PromptSearch) -> list[str]:
     """The search in a few lines."""
     asked, played = found.reflecting, found.searching
-    money = "cost unknown" if asked.cost is None else f"cost {asked.cost + played.cost:.4g}"
     lines = [
         f"ended: {found.ended}",
         f"{found.candidates} candidates in {found.episodes} episodes: {played.calls:,} calls, "
         f"{played.prompt_tokens + played.completion_tokens:,} tokens; {asked.calls:,} calls to reflect, "
-        f"{asked.prompt_tokens + asked.completion_tokens:,} tokens; {money}",
+        f"{asked.prompt_tokens + asked.completion_tokens:,} tokens; {_money(asked + played)}",
     ]
     if found.dropped or found.junk:
         lines.append(f"{found.dropped} texts were dropped (candidates.jsonl says why), {found.junk} replies were junk")
     for name, spent in found.tested.items():
         lines.append(
             f"test of {name}: {spent.calls:,} calls, {spent.prompt_tokens:,} + {spent.completion_tokens:,} tokens, "
-            f"cost {spent.cost:.4g}"
+            f"{_money(spent)}"
         )
     if found.reward is None:
         lines.append("nothing gained: no candidate was better than the first texts on the tasks of the search")
     elif not found.gained:
         lines.append(f"nothing gained: on held-out tasks {found.candidate} is no better than the first texts")
     return lines
+
+
+def _money(usage: Usage) -> str:
+    return "cost unknown" if usage.cost is None else f"cost {usage.cost:.4g}"

@@ -43,8 +43,12 @@ class _PromptsConfig(Section):
     reflector: OptionalPlugin = Field(
         None, description="a function of your own in the place of these models, 'my_file.py:reflect'"
     )
-    holdout: float = Field(
-        0.33, gt=0.0, lt=1.0, description="share of the training tasks that the search never sees, for the test"
+    holdout: float | None = Field(
+        0.33,
+        gt=0.0,
+        lt=1.0,
+        description="share of the training tasks that the search never sees, for the test; null: the test is on the "
+        "held-out tasks of astune.task_reader",
     )
     attempts: PositiveInt = Field(2, description="attempts of each candidate at each task, a group")
     batch: PositiveInt = Field(
@@ -57,10 +61,6 @@ class _PromptsConfig(Section):
     max_cost: PositiveFloat | None = Field(
         None, description="most money of the search, in the currency of the prices; null: no limit"
     )
-    prompt_price: NonNegativeFloat = Field(
-        0.0, description="price of a million prompt tokens of the model that plays; 0 for one of your own"
-    )
-    completion_price: NonNegativeFloat = Field(0.0, description="price of a million tokens of its answers")
     out: Annotated[str | None, Located("file")] = Field(
         None, description="YAML that gets the best texts besides; null: prompts.yaml in the folder of the run alone"
     )

@@ -6,32 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astune.config.prompts import PromptsConfig
+from astune.clients.usage import Usage
 from astune.errors import JudgeError
 from astune.task_judge.answer_text import answer_text
 from astune.task_judge.llm.shown_attempt import show_task, transcript
+from astune.training.model_calls import TimedCall
 from astune.types import Episode
 
 MOST_SHOWN = 6000
 """Characters of an episode that a reflection is shown: of a longer one the beginning and the end."""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Model calls of the agents, their tokens, and what they cost at the prices of the configuration."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cost + other.cost,
-        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,7 @@ class TaskResult:
     query: str
     attempts: tuple[PlayedAttempt, ...]
     score: float
-    spent: Spent
+    spent: Usage
 
     @property
     def solved(self) -> bool:
@@ -70,19 +53,23 @@ class TaskResult:
         return (worst,) if best.reward == worst.reward else (best, worst)
 
 
-def result_of(episodes: Sequence[Episode], lowest: float, config: PromptsConfig) -> TaskResult:
+def result_of(episodes: Sequence[Episode], lowest: float, spent: Usage) -> TaskResult:
     """The result of a group. An attempt that nobody judged counts as `lowest`, in the search alone."""
     attempts = tuple(map(_show, episodes))
     scores = [lowest if one.reward is None else one.reward for one in attempts]
-    spent = sum((cost_of(episode, config) for episode in episodes), Spent())
     task = episodes[0].task
     return TaskResult(task.task_id, show_task(task), attempts, math.fsum(scores) / len(scores), spent)
 
 
-def cost_of(episode: Episode, config: PromptsConfig) -> Spent:
-    prompt, answer = (int(episode.metrics.get(name, 0)) for name in ("prompt_tokens", "output_tokens"))
-    cost = (prompt * config.prompt_price + answer * config.completion_price) / 1_000_000
-    return Spent(int(episode.metrics.get("turns", 0)), prompt, answer, cost)
+def usage_of(calls: Sequence[TimedCall], *, own: bool) -> Usage:
+    """The usage of calls of the model that plays. That of one's `own` costs nothing."""
+    return sum(
+        (
+            Usage(1, 0, call.prompt_tokens or 0, call.completion_tokens or 0, 0.0 if own else call.cost)
+            for call in calls
+        ),
+        Usage(),
+    )
 
 
 def _show(episode: Episode) -> PlayedAttempt:

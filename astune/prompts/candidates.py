@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from astune.clients.usage import Usage
 from astune.monitor.disk import write_whole, writing
-from astune.prompts.attempts import Spent, TaskResult
+from astune.prompts.attempts import TaskResult
 
 Fate = Literal["first", "kept", "tried", "dropped", "unplayed"]
 Texts = Mapping[str, str]
@@ -116,8 +117,13 @@ class Candidates:
             "scores": {task: result.score for task, result in one.results.items()},
             "mean": one.mean,
             "success": one.success,
-            **vars(sum((result.spent for result in one.results.values()), Spent())),
+            **show_usage(sum((result.spent for result in one.results.values()), Usage())),
         }
+
+
+def show_usage(usage: Usage) -> dict[str, Any]:
+    """Give what stands of a usage in the files of a search."""
+    return {name: getattr(usage, name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost")}
 
 
 def _key(texts: Texts) -> str:

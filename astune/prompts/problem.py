@@ -17,7 +17,7 @@ from astune.clients.usage import Usage
 from astune.config.prompts import PromptsConfig
 from astune.errors import AstuneError, PolicyError
 from astune.monitor.jsonl import LineFile
-from astune.prompts.attempts import Spent, TaskResult, result_of
+from astune.prompts.attempts import TaskResult, result_of
 from astune.prompts.candidates import Candidates, PromptCandidate, Texts
 from astune.prompts.leaks import LeakCheck
 from astune.prompts.reflection import MOST_CHARACTERS, ReflectionRequest, Reflector
@@ -27,8 +27,9 @@ from astune.workflow.named_texts import placeholders
 T = TypeVar("T")
 TRIES = 3
 """Replies that are asked for until one can be used."""
-Play = Callable[[Texts, Sequence[Task], str, int], Awaitable[Sequence[Group]]]
-"""Plays tasks with texts, as the phase of that name and in that round; what the disk has is taken from there."""
+Play = Callable[[Texts, Sequence[Task], str, int], Awaitable[Sequence[tuple[Group, Usage]]]]
+"""Plays tasks with texts, as the phase of that name and in that round, and tells what each task cost; what the disk has
+is taken from there."""
 
 
 class SearchEnds(AstuneError):
@@ -40,7 +41,7 @@ class Counts:
     """What a search has asked for so far."""
 
     episodes: int = 0
-    spent: Spent = field(default_factory=Spent)
+    spent: Usage = field(default_factory=Usage)
     reflections: Usage = field(default_factory=Usage)
     junk: int = 0
     """Replies that are no text, or none that is new."""
@@ -50,7 +51,7 @@ class Counts:
     @property
     def cost(self) -> float | None:
         """The money for both; None where a price or the tokens of a call are not known."""
-        return None if self.reflections.cost is None else self.spent.cost + self.reflections.cost
+        return (self.spent + self.reflections).cost
 
 
 class Problem:
@@ -121,17 +122,17 @@ class Problem:
         missing = [self.tasks[at] for at in dict.fromkeys(tasks) if self.tasks[at].task_id not in candidate.results]
         if missing:
             self._check_budget(len(missing) * self.config.attempts)
-            groups = await self._play(candidate.texts, missing, f"prompt/{candidate.name}", self.round)
-            self._add(candidate, groups)
+            played = await self._play(candidate.texts, missing, f"prompt/{candidate.name}", self.round)
+            self._add(candidate, played)
             self.candidates.save()
         return [candidate.results[self.tasks[at].task_id] for at in tasks]
 
-    def _add(self, candidate: PromptCandidate, groups: Sequence[Group]) -> None:
+    def _add(self, candidate: PromptCandidate, played: Sequence[tuple[Group, Usage]]) -> None:
         if candidate is self.candidates.first:
-            rewards = [episode.reward for group in groups for episode in group.episodes if episode.reward is not None]
-            self._lowest = min([self._lowest, *rewards])
-        for group in groups:
-            result = result_of(group.episodes, self._lowest, self.config)
+            rewards = [episode.reward for group, _ in played for episode in group.episodes]
+            self._lowest = min([self._lowest, *(reward for reward in rewards if reward is not None)])
+        for group, spent in played:
+            result = result_of(group.episodes, self._lowest, spent)
             candidate.results[group.task.task_id] = result
             self.counts.episodes += len(group.episodes)
             self.counts.spent += result.spent

@@ -13,6 +13,7 @@ from astune.monitor.disk import write_whole, writing
 from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row, episodes_path, read_episodes
 from astune.monitor.jsonl import keep_lines, read_lines
 from astune.monitor.run_dir import RunDir
+from astune.training.model_calls import keep_calls
 from astune.types import Episode, Group, StopReason, Task
 
 ABOUT, CANDIDATES, REFLECTIONS, RESULT = "search.json", "candidates.jsonl", "reflections.jsonl", "result.json"
@@ -66,17 +67,27 @@ class SearchRecord:
     def forget(self, phase: str) -> None:
         self._path(phase).unlink(missing_ok=True)
 
-    def groups(self, phase: str, tasks: Sequence[Task], attempts: int) -> dict[str, Group]:
-        """The groups of a phase of which all attempts are there, by task; what is there of others is dropped."""
+    def drop_unfinished(self, attempts: int) -> None:
+        """Drop the episodes and the calls of groups of which not all attempts are there: they are played again."""
+        kept = set()
+        for path in sorted(self.run_dir.episodes_dir.glob("*.jsonl")):
+            names = [name.rpartition("/")[0] for name in self._names(path)]
+            whole = {name for name in names if names.count(name) == attempts}
+            keep_lines(path, lambda row, whole=whole: row["episode_id"].rpartition("/")[0] in whole)  # type: ignore[misc]
+            kept |= whole
+        keep_calls(self.run_dir.path, kept)
+
+    def _names(self, path: Path) -> list[str]:
+        """The names of the episodes that ended."""
+        return [row["episode_id"] for row in read_lines(path) if row["stop_reason"] != StopReason.CANCELLED.value]
+
+    def groups(self, phase: str, tasks: Sequence[Task]) -> dict[str, Group]:
+        """The groups of a phase by task."""
         path = self._path(phase)
         found: dict[str, list[Episode]] = {}
         for record in read_episodes(path) if path.is_file() else ():
-            if record.episode.stop_reason is not StopReason.CANCELLED:
-                found.setdefault(record.episode.task.task_id, []).append(replace(record.episode, timelines=()))
-        whole = {task: episodes for task, episodes in found.items() if len(episodes) == attempts}
-        if whole.keys() != found.keys():
-            keep_lines(path, lambda row: row["task_id"] in whole)
-        return {task.task_id: _group(task, whole[task.task_id]) for task in tasks if task.task_id in whole}
+            found.setdefault(record.episode.task.task_id, []).append(replace(record.episode, timelines=()))
+        return {task.task_id: _group(task, found[task.task_id]) for task in tasks if task.task_id in found}
 
     def _path(self, phase: str) -> Path:
         return episodes_path(self.run_dir.episodes_dir, phase)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import yaml
 
 from astune.clients.usage import Usage
 from astune.monitor.disk import write_whole, writing
-from astune.prompts.attempts import Spent
+from astune.prompts.candidates import show_usage
 from astune.training.comparison import Compared
 
 SIGNIFICANT = 0.05
@@ -37,11 +37,11 @@ class PromptSearch:
     junk: int
     """Replies of the models that reflect which are no text, or none that is new."""
     episodes: int
-    searching: Spent
+    searching: Usage
     reflecting: Usage
     compared: Sequence[Compared] = field(repr=False)
     """The figures of the best candidate beside the first one's, on the held-out tasks; none where both are one."""
-    tested: Mapping[str, Spent] = field(default_factory=dict)
+    tested: Mapping[str, Usage] = field(default_factory=dict)
     """What the test cost, by candidate."""
 
     @property
@@ -64,9 +64,9 @@ class PromptSearch:
             "dropped": self.dropped,
             "junk": self.junk,
             "episodes": self.episodes,
-            "searching": asdict(self.searching),
-            "reflecting": asdict(self.reflecting),
-            "tested": {name: asdict(spent) for name, spent in self.tested.items()},
+            "searching": show_usage(self.searching),
+            "reflecting": show_usage(self.reflecting),
+            "tested": {name: show_usage(spent) for name, spent in self.tested.items()},
             "held_out": [
                 {
                     "figure": row.figure,

@@ -7,8 +7,9 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from astune.clients.chat_models import ChatModels
+from astune.clients.chat_models import ChatModels, Usage
 from astune.config.clock import read_clock, with_clock
 from astune.config.load import LoadedConfig
 from astune.config.prompts import PromptsConfig
@@ -19,7 +20,7 @@ from astune.monitor.jsonl import LineFile
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir, runs_folder
 from astune.plugins import load_plugin
-from astune.prompts.attempts import Spent, cost_of
+from astune.prompts.attempts import usage_of
 from astune.prompts.candidates import Candidates, PromptCandidate, Texts
 from astune.prompts.problem import Problem, SearchEnds
 from astune.prompts.record import CANDIDATES, REFLECTIONS, RESULT, SearchPlan, SearchRecord, as_read
@@ -29,18 +30,20 @@ from astune.prompts.split import divide
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import begin, run_and_leave
-from astune.training.candidates import Candidate, load_candidate
+from astune.training.candidates import Candidate
 from astune.training.comparison import compare
 from astune.training.engine import Engine, LoadEngine, await_unless_lost
+from astune.training.model_calls import CallLog, read_calls
 from astune.training.rollout_setup import environment_service, sampling_for
-from astune.training.rollout_workers.pool import set_up_rollouts
-from astune.training.standalone import About, Played
+from astune.training.standalone import About, Played, load_player, set_up_player
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group, Task
 from astune.workflow.named_texts import PROMPTS_FILE, TOOL, NamedTexts, placeholders
 
 METHODS = {"gepa": "astune.prompts.gepa_method:GepaSearch"}
 HELD_OUT = "held_out"
+Tested: TypeAlias = Sequence[tuple[Group, Usage]]
+"""Groups, and what each of them cost."""
 
 
 def search_prompts(
@@ -54,19 +57,28 @@ def search_prompts(
     loaded = _name(loaded)
     config = loaded.config.astune
     reflector = _reflector(config.prompts)
+    _check_prices(config.prompts, model)
     with ExitStack() as stack:
         ready = stack.enter_context(environment_service(config))
-        tasks = divide(read_tasks(ready).training, config.prompts.holdout, config.seed)
+        tasks = divide(read_tasks(ready), config.prompts.holdout, config.seed)
         _check_budget(config.prompts, len(tasks[0]))
-        engine = stack.enter_context(closing(load_candidate(ready, model, load_engine, as_model=as_model)))
-        setup = replace(set_up_rollouts(ready, engine), judges_alone=True)
+        engine = load_player(ready, model, load_engine, as_model, stack)
         again = config.resume
         run_dir = RunDir.reopen(loaded.config, checkpoint=False) if again else RunDir.open(loaded.config, resume=False)
         stack.enter_context(run_dir)
+        record = SearchRecord(run_dir)
+        record.drop_unfinished(config.prompts.attempts)
+        setup, calls = set_up_player(ready, model, engine, run_dir)
+        stack.enter_context(closing(calls))
         progress = stack.enter_context(Progress(config.monitor.progress))
         progress.run_started(loaded.config, run_dir, 0)
-        search = _Search(ready, run_dir, engine, setup, model, tasks, reflector, progress)
-        return run_and_leave(await_unless_lost(search.run(), engine.lost()))
+        search = _Search(ready, record, setup, calls, model, tasks, reflector, progress)
+        return run_and_leave(search.run() if engine is None else _run_with(engine, search))
+
+
+async def _run_with(engine: Engine, search: _Search) -> PromptSearch:
+    await engine.learner.publish()
+    return await await_unless_lost(search.run(), engine.lost())
 
 
 def _name(loaded: LoadedConfig) -> LoadedConfig:
@@ -94,6 +106,15 @@ def _check_budget(config: PromptsConfig, tasks: int) -> None:
         )
 
 
+def _check_prices(config: PromptsConfig, model: Candidate) -> None:
+    """Raise ConfigError where a limit on the cost has no prices to go by."""
+    asked = [] if config.reflector else config.reflection.models
+    priced = [(f"astune.prompts.reflection.models.{at}", one) for at, one in enumerate(asked)]
+    for key, one in [*priced, *([] if model.chat is None else [(model.key, model.chat)])]:
+        if config.max_cost is not None and None in (one.prompt_price, one.completion_price):
+            raise ConfigError(f"{key}: astune.prompts.max_cost needs its prompt_price and its completion_price")
+
+
 def _reflector(config: PromptsConfig) -> Reflector:
     if config.reflector is not None:
         return FunctionReflector(load_plugin(config.reflector, kind="reflector"))
@@ -103,12 +124,6 @@ def _reflector(config: PromptsConfig) -> Reflector:
             f"{key}.models: not set; models write the new texts. Expected a list such as [{{base_url: https://.../v1, "
             "model: ..., api_key_env: ...}], or a function of your own as astune.prompts.reflector"
         )
-    if config.max_cost is not None:
-        for at, one in enumerate(config.reflection.models):
-            if one.prompt_price is None or one.completion_price is None:
-                raise ConfigError(
-                    f"{key}.models.{at}.prompt_price, completion_price: astune.prompts.max_cost needs both"
-                )
     return ModelReflector(ChatModels(config.reflection, key=key))
 
 
@@ -118,29 +133,29 @@ class _Search:
     def __init__(
         self,
         config: AstuneConfig,
-        run_dir: RunDir,
-        engine: Engine,
+        record: SearchRecord,
         setup: RolloutSetup,
+        calls: CallLog,
         model: Candidate,
         tasks: tuple[Sequence[Task], Sequence[Task]],
         reflector: Reflector,
         progress: Progress,
     ) -> None:
         self._config = config
-        self._engine = engine
         self._reflector = reflector
         self._progress = progress
         self._tasks, self._held_out = tasks
-        self._record = SearchRecord(run_dir)
+        self._record = record
         ids = [[task.task_id for task in each] for each in tasks]
         mark = f"{model.name} {model.mark}".strip()
         self._about = self._record.begin(SearchPlan(ids[0], ids[1], config.prompts.attempts, mark))
-        self._setup = setup
+        self._setup, self._calls = setup, calls
+        self._sampling = calls.sampling = sampling_for(config, "sampled")
+        self._own = model.chat is None
         self._given = dict(setup.texts.given)
-        self._log = EpisodeLog(run_dir)
+        self._log = EpisodeLog(record.run_dir)
 
     async def run(self) -> PromptSearch:
-        await self._engine.learner.publish()
         candidates = Candidates(self._record.run_dir.path / CANDIDATES, self._about.search)
         with self._log, LineFile(self._record.run_dir.path / REFLECTIONS) as written:
             async with self._setup.open():
@@ -200,16 +215,16 @@ class _Search:
             problem.ended = problem.ended or "the method was done"
             problem.candidates.save()
 
-    async def _test(self, candidates: Candidates) -> dict[str, Sequence[Group]]:
+    async def _test(self, candidates: Candidates) -> dict[str, Tested]:
         """Play the held-out tasks with the first candidate and the best; not where that is one."""
         best, tested = candidates.best, {}
         for one in (candidates.first, best) if best is not candidates.first else ():
             tested[one.name] = await self._play(one.texts, self._held_out, f"eval/{one.name}", one.round)
         return tested
 
-    async def _play(self, texts: Texts, tasks: Sequence[Task], phase: str, step: int) -> Sequence[Group]:
+    async def _play(self, texts: Texts, tasks: Sequence[Task], phase: str, step: int) -> Tested:
         attempts = self._config.prompts.attempts
-        known = self._record.groups(phase, tasks, attempts)
+        known = self._record.groups(phase, tasks)
         missing = [task for task in tasks if task.task_id not in known]
         setup = self._setup
         if texts:
@@ -221,14 +236,17 @@ class _Search:
                 attempts,
                 setup,
                 seed=self._config.seed,
-                sampling=sampling_for(self._config, "sampled"),
+                sampling=self._sampling,
                 max_concurrent=self._config.rollout.max_concurrent,
                 label=phase,
                 on_episode=partial(self._write, phase, step),
             )
             self._log.sync()
             known |= {group.task.task_id: as_read(group) for group in played}
-        return [known[task.task_id] for task in tasks]
+        calls = read_calls(self._record.run_dir.path)
+        groups = [known[task.task_id] for task in tasks]
+        made = [[call for one in group.episodes for call in calls.get(one.episode_id, ())] for group in groups]
+        return [(group, usage_of(each, own=self._own)) for group, each in zip(groups, made, strict=True)]
 
     def _write(self, phase: str, step: int, episode: Episode) -> None:
         self._log.write(episode, step=step, phase=phase)
@@ -237,15 +255,11 @@ class _Search:
     def _tell(self, one: PromptCandidate) -> None:
         self._progress.note(f"{one.name}: mean reward {one.mean:.3f} at {len(one.results)} tasks of the search")
 
-    def _finish(self, problem: Problem, tested: Mapping[str, Sequence[Group]]) -> PromptSearch:
+    def _finish(self, problem: Problem, tested: Mapping[str, Tested]) -> PromptSearch:
         candidates, counts = problem.candidates, problem.counts
         best, folder = candidates.best, self._record.run_dir.path
-        played = [_as_played(folder, name, groups) for name, groups in tested.items()]
-        prompts = self._config.prompts
-        spent = {
-            name: sum((cost_of(one, prompts) for group in groups for one in group.episodes), Spent())
-            for name, groups in tested.items()
-        }
+        played = [_as_played(folder, name, [group for group, _ in each]) for name, each in tested.items()]
+        out = self._config.prompts.out
         found = PromptSearch(
             folder=folder,
             prompts=best.texts,
@@ -260,11 +274,11 @@ class _Search:
             searching=counts.spent,
             reflecting=counts.reflections,
             compared=compare(*played) if played else (),
-            tested=spent,
+            tested={name: sum((spent for _, spent in each), Usage()) for name, each in tested.items()},
         )
         if not found.gained:
             found = replace(found, prompts=found.first)
-        for path in (folder / PROMPTS_FILE, *([Path(prompts.out)] if prompts.out else ())):
+        for path in (folder / PROMPTS_FILE, *([Path(out)] if out else ())):
             write_prompts(path, found)
         self._record.write(RESULT, found.to_json())
         return found

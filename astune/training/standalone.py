@@ -104,8 +104,8 @@ def play(
             if any(left.values()):
                 keep_calls(run_dir.path, {f"eval/{name}/{task}" for name, tasks in done.items() for task in tasks})
                 with ExitStack() as stack:
-                    engine = _load(ready, candidate, load_engine, as_model, stack)
-                    setup, calls = _set_up(ready, candidate, engine, run_dir)
+                    engine = load_player(ready, candidate, load_engine, as_model, stack)
+                    setup, calls = set_up_player(ready, candidate, engine, run_dir)
                     stack.enter_context(closing(calls))
                     progress.run_started(config, run_dir, 0)
                     play_all = _play_all(ready, setup, calls, run_dir, candidate.step, chosen, left, progress)
@@ -138,7 +138,7 @@ def _note_part(run_dir: RunDir, chosen: Sequence[Evaluation], evaluations: Seque
         write_whole(run_dir.path / PART, json.dumps({each.name: _ids(each) for each in chosen}))
 
 
-def _load(
+def load_player(
     ready: AstuneConfig, candidate: Candidate, load_engine: LoadEngine, as_model: bool, stack: ExitStack
 ) -> Engine | None:
     """The engine with the candidate's weights; None for an API, which has none."""
@@ -152,10 +152,10 @@ def _load(
     return None
 
 
-def _set_up(
+def set_up_player(
     ready: AstuneConfig, candidate: Candidate, engine: Engine | None, run_dir: RunDir
 ) -> tuple[RolloutSetup, CallLog]:
-    """What plays the candidate, and the log of its calls. Those that workers play are not in it."""
+    """The parts that play the candidate, and the log of its calls. Those that workers play are not in it."""
     if engine is not None:
         setup, calls = set_up_rollouts(ready, engine), CallLog(run_dir.path, candidate.step)
     else:

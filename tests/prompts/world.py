@@ -1,37 +1,56 @@
-"""A world in which it is known what a prompt has to say, a policy that does what it is told, and a reflector."""
+"""A world in which it is known what a prompt has to say, a model that does what it is told, and reflectors."""
 
-import json
-from pathlib import Path
+from typing import Any
 
-from astune import WorkflowOutput
+from openai.types.chat import ChatCompletionMessageParam
+
+from astune import Task, Tuner, WorkflowOutput
+from astune.config.schema import AstuneConfig
+from astune.prompts.reflection import ReflectionRequest
 from astune.testing import script_engine
+from astune.training.engine import Engine
 
+FIRST = "You repeat words."
 RULES = {"lower": "Write in small letters.", "brackets": "Put the answer in brackets."}
+SHOUT = {"type": "function", "function": {"name": "shout", "description": "Says it loudly.", "parameters": {}}}
 
 
-def write_tasks(path: Path, count: int = 24) -> None:
-    words = [
-        f"{first}{second}"
-        for first in ("red", "blue", "dark", "pale", "old", "new")
-        for second in ("Fox", "Owl", "Bee", "Elk")
+def tasks(count: int = 24) -> list[dict[str, str]]:
+    colours, animals = ("red", "blue", "dark", "pale", "old", "new"), ("Fox", "Owl", "Bee", "Elk")
+    words = [colour + animal for colour in colours for animal in animals]
+    return [{"query": f"Say {word} number {at}", "answer": word} for at, word in enumerate(words[:count])]
+
+
+async def ask(tuner: Tuner, system: str, query: str, **options: Any) -> WorkflowOutput:
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": query},
     ]
-    rows = [{"query": f"Say {word} number {at}", "answer": word} for at, word in enumerate(words[:count])]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-async def solve(task, tuner):
-    system = tuner.prompt("system", default="You repeat words.")
-    client = tuner.openai_client("parrot")
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": task.query}]
-    reply = await client.chat.completions.create(model="policy", messages=messages)
+    reply = await tuner.openai_client("parrot").chat.completions.create(model="policy", messages=messages, **options)
     return WorkflowOutput(answer=reply.choices[0].message.content)
 
 
-async def silent(task, tuner):
-    return WorkflowOutput(answer="nothing", reward=0.0)
+async def solve(task: Task, tuner: Tuner) -> WorkflowOutput:
+    return await ask(tuner, tuner.prompt("system", default=FIRST), task.query)
 
 
-def judge(task, response):
+async def solve_in_city(task: Task, tuner: Tuner) -> WorkflowOutput:
+    return await ask(tuner, tuner.prompt("system", default="You serve in {city}.", city="Rome"), task.query)
+
+
+async def solve_with_tool(task: Task, tuner: Tuner) -> WorkflowOutput:
+    return await ask(tuner, tuner.prompt("system", default=FIRST), task.query, tools=[SHOUT])
+
+
+async def repeat(task: dict[str, Any], tuner: Tuner, system_prompt: str) -> WorkflowOutput:
+    return await ask(tuner, system_prompt, task["query"])
+
+
+async def silent(task: Task, tuner: Tuner) -> WorkflowOutput:
+    return WorkflowOutput(answer="nothing")
+
+
+def judge(task: dict[str, Any], response: str) -> float:
     word = task["answer"]
     found = [response.strip("[]").lower() == word.lower(), response == response.lower(), response.startswith("[")]
     return sum(found) / 3
@@ -47,17 +66,31 @@ def answer(prompt: str) -> str:
 load_engine = script_engine(answer)
 
 
-def reflect(request):
+def no_engine(config: AstuneConfig) -> Engine:
+    """An engine that is not asked for anything."""
+    return script_engine([])(config)
+
+
+def reflect(request: ReflectionRequest) -> str:
     """Adds a rule that the text lacks."""
     missing = [rule for rule in RULES.values() if rule not in request.text]
     return f"{request.text} {missing[0]}" if missing else request.text
 
 
-def quote(request):
-    """Quotes a task and its answer, then junk, then the text."""
+def quote(request: ReflectionRequest) -> str:
+    """Quotes a task and its answer."""
     result = request.results[0]
-    return f"{request.text} If asked {result.query}, say {result.query.split()[1]}."
+    return f"{request.text} If they {result.query}, write {result.query.split()[1]}."
 
 
-def junk(request):
-    return None
+def junk(request: ReflectionRequest) -> None:
+    """Says nothing."""
+
+
+def lose_placeholder(request: ReflectionRequest) -> str:
+    return "You serve." if request.wrong else "You help."
+
+
+def reflect_tool(request: ReflectionRequest) -> str:
+    """Writes one rule into the system's text and the other into the tool's description."""
+    return f"{request.text} {RULES['lower' if request.name == 'system' else 'brackets']}"
