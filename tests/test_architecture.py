@@ -32,7 +32,7 @@ RINGS = {
     ),
     "tools": ({"environment", "judging", "check_tasks"}, {"rubrics", "prompts"}, {"viewer", "online"}, {"doctor"}),
     "worlds": ({"worlds", "tinker_server"},),
-    "shell": ({"api"}, {"cli", "testing"}, {"__init__", "__main__"}),
+    "shell": ({"api"}, {"cli", "testing", "tuner"}, {"__init__", "__main__"}),
 }
 """What a run needs; what looks at runs, tasks and judges; what is found by name and can be removed alone; and the
 commands. In each the lowest layer comes first."""
@@ -165,7 +165,8 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
     homes: dict[str, list[str]] = {}
-    for module in MODULES:
+    theirs = {"tuner", "rl"}  # whose names are those of AgentScope 1.x and of its article
+    for module in (each for each in MODULES if home(each) not in theirs):
         for node in parse((PACKAGE / module).read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(module))

@@ -145,9 +145,9 @@ def training_defaults() -> dict[str, Any]:
 
 
 def convert_output(value: object) -> WorkflowOutput | None:
-    """The output of AgentScope 1.x's tuner as ours; None if `value` is not one."""
+    """The output of AgentScope 1.x's tuner, or of `astune.tuner`, as ours; None if `value` is not one."""
     kind = type(value)
-    if kind.__name__ != "WorkflowOutput" or not kind.__module__.startswith("agentscope.tuner"):
+    if kind.__name__ != "WorkflowOutput" or not kind.__module__.startswith(("agentscope.tuner", "astune.tuner")):
         return None
     theirs: Any = value
     return WorkflowOutput(response=theirs.response, reward=theirs.reward, metrics=theirs.metrics or {})
