@@ -21,7 +21,7 @@ from astune.errors import JudgeError
 from astune.prompts.attempts import PlayedAttempt, TaskResult
 from astune.support.user_values import show_value
 from astune.task_judge.llm.fence import fence
-from astune.workflow.named_texts import TOOL
+from astune.workflow.named_texts import SKILL, TOOL
 from astune.workflow.workflow_base import call_user_code
 
 MOST_CHARACTERS = 20_000
@@ -54,7 +54,10 @@ class ReflectionRequest:
 
     @property
     def kind(self) -> str:
-        return "the description of a tool" if self.name.startswith(TOOL) else "a text"
+        """The kind of the text, in words."""
+        if self.name.startswith(TOOL):
+            return "the description of a tool"
+        return "a skill that the agent may read" if self.name.startswith(SKILL) else "a text"
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from astune.training.rollout_setup import environment_service, sampling_for
 from astune.training.standalone import About, Played, load_player, set_up_player
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group, Task
-from astune.workflow.named_texts import PROMPTS_FILE, TOOL, NamedTexts, placeholders
+from astune.workflow.named_texts import PROMPTS_FILE, SKILL, TOOL, NamedTexts, placeholders
 
 METHODS = {"gepa": "astune.prompts.gepa_method:GepaSearch"}
 HELD_OUT = "held_out"
@@ -291,8 +291,9 @@ def _as_played(folder: Path, name: str, groups: Sequence[Group]) -> Played:
 
 
 def _names(chosen: Sequence[str], texts: NamedTexts) -> list[str]:
-    """The names to tune: those that are chosen, else all texts that were asked for, less descriptions of tools."""
-    return [name for name in (chosen or texts.asked) if name in texts.asked and (chosen or not name.startswith(TOOL))]
+    """The names to tune: those that are chosen, else all that the workflow asks for itself, no tools and skills."""
+    own = [name for name in texts.asked if not name.startswith((TOOL, SKILL))]
+    return [name for name in chosen if name in texts.asked] if chosen else own
 
 
 def _never_asked(chosen: Sequence[str], texts: NamedTexts) -> str:

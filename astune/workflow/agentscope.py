@@ -42,6 +42,7 @@ from typing import Any
 
 from astune.errors import MissingDependency, WorkflowError, nearest
 from astune.types import WorkflowOutput
+from astune.workflow.named_texts import CURRENT, SKILL
 from astune.workflow.tool_log import ToolLog, says_it_failed
 
 MODEL_NAME = "policy"
@@ -293,6 +294,21 @@ def watch_toolkits() -> None:
             )
 
         module.Toolkit.get_tool_schemas = _leaves_word(module.Toolkit.get_tool_schemas, of_2)
+        viewer = import_module("agentscope.tool._builtin").SkillViewer
+        viewer.call = _shows_named(viewer.call)
+
+
+def _shows_named(written: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """Let the viewer of skills show the text that the skill has by name, in place of its own."""
+
+    @functools.wraps(written)
+    async def call(self: Any, skill: str, *given: Any, **named: Any) -> Any:
+        shown, texts = await written(self, skill, *given, **named), CURRENT.get()
+        if texts is not None and shown.state != "error":
+            shown.content[0].text = texts.ask(SKILL + skill, shown.content[0].text, {})
+        return shown
+
+    return call
 
 
 def _leaves_word(written: Callable[..., Any], found: Callable[[Any], Iterable[str]]) -> Callable[..., Any]:

@@ -5,8 +5,9 @@
     async def solve(task, model, system_prompt="You are a cashier."): ...           # as a parameter
     astune.prompts.files: {system: prompts/system.md}                               # the first text, in a file
 
-The text of a tool's description is called `tool:NAME`, whichever framework has the tool. What a search has found stands
-in one YAML, which `astune.prompts.from` gives to agents in a run, and code in production reads by itself:
+A tool's description is called `tool:NAME`, whichever framework has the tool, and a skill of AgentScope 2.x, as its
+viewer shows it, `skill:NAME`. What a search has found stands in one YAML, which `astune.prompts.from` gives to agents
+in a run, and code in production reads by itself:
 
     system = astune.load_prompts("prompts.yaml")["system"]
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -26,7 +28,7 @@ from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ConfigError, WorkflowError, nearest
 
 PROMPTS_FILE = "prompts.yaml"
-TOOL = "tool:"
+TOOL, SKILL = "tool:", "skill:"
 PARAMETER = "system_prompt"
 """The parameter of a workflow that is a text of that name."""
 PLACEHOLDER = re.compile(r"(?<![\\\w{}$])\{([A-Za-z_]\w*)\}(?!\})")
@@ -111,6 +113,10 @@ class NamedTexts:
             else tool
             for tool in tools
         )
+
+
+CURRENT: ContextVar[NamedTexts | None] = ContextVar("astune_texts", default=None)
+"""The texts of the episode under way."""
 
 
 def fill(name: str, text: str, values: Mapping[str, Any]) -> str:

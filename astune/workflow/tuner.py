@@ -17,7 +17,7 @@ from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, show_value
 from astune.types import Task
 from astune.workflow.agentscope import host_tools
-from astune.workflow.named_texts import NamedTexts
+from astune.workflow.named_texts import CURRENT, NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog, find_broken_history
 
@@ -75,6 +75,7 @@ class Tuner:
         self._context_length = context_length
         self._notes = notes or Notes()
         self._texts = texts or NamedTexts()
+        CURRENT.set(self._texts)
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._awaited: set[concurrent.futures.Future[Any]] = set()
         """The results that threads wait for."""

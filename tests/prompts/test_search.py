@@ -91,7 +91,7 @@ def test_ctrl_c_keeps_what_was_played() -> None:
         search(solve, **{"rollout.max_concurrent": 1})
     again = search(solve, resume=True, **{"rollout.max_concurrent": 1})
     assert again.gained and again.episodes == 96
-    assert played == 96 + 32 + 1  # what was under way is played again
+    assert played == 96 + 32 + 2  # the two attempts of the task under way are made again
 
 
 def test_a_search_that_is_done_is_told_again_and_nothing_is_played() -> None:

@@ -245,3 +245,27 @@ async def test_tools_of_a_group_that_is_not_active_are_not_offered_and_not_told_
 def nothing() -> ToolChunk:
     """Do nothing."""
     return ToolChunk(content=[])
+
+
+async def test_the_description_of_a_tool_and_a_skill_are_shown_as_they_are_tuned(make_tuner, tmp_path):
+    (tmp_path / "refunds").mkdir()
+    skill = "---\nname: refunds\ndescription: How to refund.\n---\nAsk for the order."
+    (tmp_path / "refunds" / "SKILL.md").write_text(skill)
+    view = '<tool_call>\n{"name": "Skill", "arguments": {"skill": "refunds"}}\n</tool_call>'
+    for given in ({}, {"tool:look_up": "Finds an order.", "skill:refunds": "Refund at once."}):
+        tuner, tracker, _ = make_tuner([view, "Done."])
+        tuner._texts.given.update(given)
+
+        def look_up(order: str) -> ToolChunk:
+            """Look an order up."""
+            return ToolChunk(content=[TextBlock(text=order)])
+
+        toolkit = Toolkit(tools=[FunctionTool(look_up)], skills_or_loaders=[str(tmp_path / "refunds")])
+        model = tuner.model("solver")
+        agent = Agent(name="s", system_prompt="You help.", model=model, toolkit=toolkit, **training_defaults())
+        assert await reply_of(agent) == "Done."
+        tools = {tool["function"]["name"]: tool["function"] for tool in tracker.turns[0].tools}
+        assert tools["look_up"]["description"] == given.get("tool:look_up", "Look an order up.")
+        assert given.get("skill:refunds", "Ask for the order.") in tracker.turns[1].messages[-1]["content"]
+        assert tuner._texts.asked["tool:look_up"] == "Look an order up."
+        assert "Ask for the order." in tuner._texts.asked["skill:refunds"]

@@ -175,7 +175,10 @@ def test_a_wrong_function_is_refused_with_its_name_file_and_line(function, messa
     assert message in text
     assert f"{function.__name__} ({__file__}:{function.__code__.co_firstlineno})" in text
     if function not in (generator, plain_generator):
-        assert "Allowed names: task, model, auxiliary_models, logger, tuner; or exactly (task, tuner)" in text
+        assert (
+            "Allowed names: task, model, auxiliary_models, logger, tuner, system_prompt; or exactly (task, tuner)"
+            in text
+        )
 
 
 def test_the_wrong_type_of_output_is_named_with_the_function_that_returned_it():
