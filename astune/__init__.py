@@ -29,6 +29,7 @@ from astune.types import (
 from astune.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from astune.api.compare import compare
     from astune.api.evaluate import evaluate
     from astune.api.judge import judge
     from astune.api.rubric import learn_rubric
@@ -44,6 +45,7 @@ _LAZY = {
     "Run": "astune.api.run",
     "Tuner": "astune.workflow.tuner",
     "Workflow": "astune.workflow.workflow_base",
+    "compare": "astune.api.compare",
     "evaluate": "astune.api.evaluate",
     "judge": "astune.api.judge",
     "learn_rubric": "astune.api.rubric",
@@ -69,6 +71,7 @@ __all__ = [
     "Verdict",
     "Workflow",
     "WorkflowOutput",
+    "compare",
     "evaluate",
     "judge",
     "learn_rubric",

@@ -58,7 +58,7 @@ def figures_table(one: Evaluated) -> Table:
     table = _table(one.name, "held-out", "figure", "mean", "95 % interval", "tasks")
     for name, figures in one.figures.items():
         for figure, found in figures.items():
-            row = (show_figure(figure, found.mean), _interval(figure, found), f"{found.n:,}")
+            row = (show_figure(figure, found.mean), show_interval_of(figure, found), f"{found.n:,}")
             table.add_row(name, _name_figure(figure), *row)
         if not figures:
             table.add_row(name, "-", "-", "-", "0")
@@ -94,8 +94,8 @@ def comparison_tables(found: ComparedCheckpoints) -> Iterator[Table]:
                 _name_figure(row.figure),
                 show_figure(row.figure, row.first.mean),
                 show_figure(row.figure, row.second.mean),
-                _show_signed(row.figure, row.difference.mean),
-                _interval(row.figure, row.difference),
+                show_signed(row.figure, row.difference.mean),
+                show_interval_of(row.figure, row.difference),
                 show_p(row.test),
                 f"{row.test.n:,}{'*' * bool(row.left_out)}",
             )
@@ -110,7 +110,7 @@ def _wins_table(found: ComparedCheckpoints) -> Table:
     for wins in found.wins:
         p = show_p(wins.test)
         for what, share in (("won", wins.won), ("tied", wins.tied), ("lost", wins.lost)):
-            cells = (show_figure("success", share.mean), _interval("success", share), p, f"{share.n:,}")
+            cells = (show_figure("success", share.mean), show_interval_of("success", share), p, f"{share.n:,}")
             table.add_row(wins.evaluation, wins.by, what, *cells)
             p = ""
     left_out = [f"{wins.left_out:,} ({wins.evaluation}, {wins.by})" for wins in found.wins if wins.left_out]
@@ -149,11 +149,11 @@ def show_p(test: PairedTest) -> str:
     return text if test.exact else f"~{text}"
 
 
-def _interval(figure: str, found: MeanOverTasks) -> str:
+def show_interval_of(figure: str, found: MeanOverTasks) -> str:
     return "-" if found.interval is None else show_interval(figure, *found.interval)
 
 
-def _show_signed(figure: str, value: float) -> str:
+def show_signed(figure: str, value: float) -> str:
     return f"{'+' if value > 0 else ''}{show_figure(figure, value)}"
 
 

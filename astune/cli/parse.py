@@ -11,6 +11,7 @@ from functools import partial
 from astune.cli import config, doctor, env, export, prompt, run, tinker_server, view
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
+from astune.cli.eval import cells
 from astune.cli.eval import command as evaluation
 from astune.cli.judges import command as judges
 from astune.cli.online import command as online
@@ -37,7 +38,8 @@ EXAMPLES = """\
 
 COMMANDS = (
     *(run.add_run, run.add_demo, config.add_config, run.add_report, export.add_export, view.add_view),
-    *(prompt.add_prompt, evaluation.add_eval, doctor.add_doctor, tasks.add_tasks, tasks.add_check_tasks),
+    *(prompt.add_prompt, evaluation.add_eval, cells.add_compare, doctor.add_doctor),
+    *(tasks.add_tasks, tasks.add_check_tasks),
     *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
     *(tinker_server.add_tinker_server, env.add_env, online.add_online),
 )

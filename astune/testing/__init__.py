@@ -6,6 +6,7 @@ from astune.testing.chat_server import ScriptedChatServer
 from astune.testing.engine import CountingLearner, ScriptedBackbone, script_engine
 from astune.testing.model_dir import write_test_model_dir
 from astune.testing.online_service import ScriptedOnlineService
+from astune.testing.planted_prompts import PlantedPrompts
 from astune.testing.planted_rubrics import Faults, PlantedWorld
 from astune.testing.vllm import ScriptedVllm
 
@@ -13,6 +14,7 @@ __all__ = [
     "CountingLearner",
     "EnvServer",
     "Faults",
+    "PlantedPrompts",
     "PlantedWorld",
     "ScriptedBackbone",
     "ScriptedChatServer",

@@ -152,13 +152,19 @@ def nice_ticks(values: Sequence[float], count: int = 5) -> list[float]:
     return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
-def _axes(frame: Frame, figure: str) -> list[str]:
+def value_axis(frame: Frame, figure: str) -> list[str]:
+    """Lines across the plotting area with their values."""
     parts = []
     for tick in nice_ticks(frame.values):
         label = f"{100 * tick:.0f} %" if figure == "success" else f"{tick:g}"
         y = frame.y(tick)
         parts.append(f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{frame.left - 10}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    return parts
+
+
+def _axes(frame: Frame, figure: str) -> list[str]:
+    parts = value_axis(frame, figure)
     ticks = [tick for tick in nice_ticks(frame.steps, 8) if tick == int(tick) and tick <= frame.steps[1]]
     for tick in ticks:
         label = f"{tick:.0f} steps" if tick == ticks[-1] else f"{tick:.0f}"
@@ -205,11 +211,12 @@ def _draw_held_out(frame: Frame, name: str, points: Points, figure: str) -> list
     parts = [f'<path class="{style} join" style="fill:none" d="{frame.path(points)}"/>'] if len(points) > 1 else []
     for step, value in points:
         title = escape(f"held-out, {name}, step {step}: {show_figure(figure, value)}")
-        parts.append(_marker(name, frame.x(step), frame.y(value), title))
+        parts.append(draw_marker(name, frame.x(step), frame.y(value), title))
     return parts
 
 
-def _marker(name: str, x: float, y: float, title: str = "") -> str:
+def draw_marker(name: str, x: float, y: float, title: str = "") -> str:
+    """A diamond for the class "greedy", a disc for all others."""
     inner = f"<title>{title}</title>" if title else ""
     if name == "greedy":
         shape = f"M{x:.1f},{y - 6:.1f} l6,6 l-6,6 l-6,-6 z"
@@ -225,7 +232,7 @@ def _legend(training: Points, held_out: dict[str, list[tuple[int, float]]], figu
     for name, points in held_out.items():
         if points:
             ends = " → ".join(show_figure(figure, value) for _, value in dict.fromkeys((points[0], points[-1])))
-            entries.append((_marker(name, 9, -4), f"held-out, {name}", ends))
+            entries.append((draw_marker(name, 9, -4), f"held-out, {name}", ends))
     parts, x = [], 24.0
     for mark, label, ends in entries:
         text = f'<text x="26">{escape(label)} <tspan class="strong">{escape(ends)}</tspan></text>'

@@ -11,6 +11,7 @@ from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 from astune.viewer.charts import name_metric, small_charts
 from astune.viewer.held_out import figure_rows
+from astune.viewer.prompt_tree import prompt_tree
 from astune.viewer.run_index import IndexedEpisode, RunIndex
 
 MOST_LEFT_OUT = 20
@@ -42,6 +43,7 @@ def head_data(
         "names": {key: name for key in curves if (name := name_metric(key)) != key},
         "curves": curves,
         "held_out": [list(vars(row).values()) for row in figure_rows([dict(row) for _, row in index.metrics])],
+        "candidates": prompt_tree(index.candidates),
         "lines": {entry.phase: entry.path.name for entry in entries},
         "left_out": [vars(line) for line in index.left_out[:MOST_LEFT_OUT]],
         "left_out_by_file": dict(files),

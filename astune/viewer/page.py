@@ -39,7 +39,10 @@ from astune.viewer.step_credit import Credited, Estimator, credit_step
 from astune.viewer.story import Story, tell_run
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("dom", "data", "state", "charts", "filters", "table", "tokens", "forest", "chat", "episode", "keys", "main")
+SCRIPTS = (
+    *("dom", "data", "state", "charts", "candidates", "filters", "table", "tokens", "forest", "chat", "episode"),
+    *("keys", "main"),
+)
 """The page's script, one file after the other in one scope."""
 STYLES = ("base", "run", "episode", "story")
 BLOCK_BYTES = 200_000
@@ -139,10 +142,11 @@ def _unit(entry: IndexedEpisode) -> tuple[str, int]:
 
 
 def _credit_blocks(blocks: Sequence[Block], estimator: Estimator) -> Iterator[tuple[Block, list[Credited]]]:
-    """Yield the blocks in order with the credit of their episodes; held-out episodes have none."""
+    """Yield the blocks in order with the credit of their episodes; held-out episodes and those of a search for
+    prompts have none."""
     for (phase, _), members in groupby(blocks, key=lambda block: _unit(block.entries[0])):
         unit = list(members)
-        if phase.startswith("eval/"):
+        if phase.startswith(("eval/", "prompt/")):
             yield from ((block, [Credited() for _ in block.entries]) for block in unit)
             continue
         episodes = [read_episode(entry).episode for block in unit for entry in block.entries]

@@ -75,11 +75,12 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class RunIndex:
-    """`metrics` are pairs of line number, from 1, and row."""
+    """`metrics` are pairs of line number, from 1, and row; `candidates` rows of a search for prompts."""
 
     metrics: tuple[tuple[int, Mapping[str, Any]], ...]
     entries: tuple[IndexedEpisode, ...]
     left_out: tuple[LeftOut, ...]
+    candidates: tuple[Mapping[str, Any], ...] = ()
 
     def by_phase(self) -> defaultdict[str, list[IndexedEpisode]]:
         """The episodes of each phase, none of one that was not played."""
@@ -105,7 +106,8 @@ def index_run(run: RunDir) -> RunIndex:
                 entries.append(_index_episode(path, line, offset, size, row))
             except UNREADABLE as error:
                 left_out.append(LeftOut(path.name, line, f"not an episode ({type(error).__name__}: {error})"))
-    return RunIndex(tuple(metrics), tuple(entries), tuple(left_out))
+    candidates = [row for *_, row in _read_rows(run.path / "candidates.jsonl", left_out) if "candidate" in row]
+    return RunIndex(tuple(metrics), tuple(entries), tuple(left_out), tuple(candidates))
 
 
 def _read_rows(path: Path, left_out: list[LeftOut]) -> Iterator[tuple[int, int, int, dict[str, Any]]]:

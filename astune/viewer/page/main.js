@@ -23,6 +23,7 @@ function render() {
   $("search").value = state.q;
   $("grouped").checked = state.grouped;
   renderCharts();
+  renderCandidates();
   renderFilters();
   renderChips();
   renderTable();

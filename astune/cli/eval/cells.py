@@ -1,0 +1,73 @@
+"""`astune compare`: is it the prompt or the weights? Both, each and neither, on the same held-out tasks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astune.cli.suggesting_parser import add_overrides
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+EXAMPLES = """\
+  {program} compare --conf my_agent.yaml --prompts runs/p/n-prompts --checkpoint runs/p/n
+  {program} compare --conf my_agent.yaml --checkpoint runs/p/n@best --json      with astune.prompts.from of the file
+
+Stopped with Ctrl-C it has lost nothing: the same command goes on."""
+
+
+def add_compare(commands: Commands) -> None:
+    command = commands.add_parser(
+        "compare",
+        help="is it the prompt or the weights? the four cells on held-out tasks",
+        description="Plays the held-out tasks with the first prompt and the tuned one, each with the first weights and "
+        "the trained ones, and tells what each adds, with intervals. Exits with 1 if nothing could be judged.",
+        examples=EXAMPLES,
+    )
+    command.set_defaults(execute=_execute)
+    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    command.add_argument(
+        "--prompts", metavar="RUN", help="the search, or its prompts.yaml; default: astune.prompts.from"
+    )
+    command.add_argument(
+        "--checkpoint",
+        metavar="C",
+        help="as of `astune eval`; default: the newest of the configuration's run",
+    )
+    command.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each set; default: every task")
+    command.add_argument("--out", type=Path, metavar="FOLDER", help="default: beside the runs, as runs/p/n-compare")
+    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
+    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
+    command.add_argument("--figures", nargs="+", default=(), metavar="F", help="default: success, else reward")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add_overrides(command)
+
+
+def _execute(known: argparse.Namespace) -> int:
+    from astune.api.compare import compare_loaded
+    from astune.cli.endings import DONE, FAILED, INTERRUPTED
+    from astune.config.load import load_config
+    from astune.support.terminal import Console
+    from astune.support.visible import tell
+
+    figures = [text for text in known.figures if "=" not in text]
+    overrides = [*(text for text in known.figures if "=" in text), *known.overrides]
+    loaded = load_config(known.conf, overrides, backbone=known.backbone)
+    try:
+        found = compare_loaded(
+            loaded, known.prompts, known.checkpoint, figures, known.limit, known.out, known.backbone, known.engine
+        )
+    except KeyboardInterrupt:
+        tell("interrupted; every episode that ended is kept, and the same command goes on")
+        return INTERRUPTED
+    if known.json:
+        tell(json.dumps(found.to_json(), indent=2))
+    else:
+        found.print(Console())
+        tell(f"folder  {found.folder}")
+        for chart in found.charts:
+            tell(f"chart   {chart}")
+    return DONE if found.crossed else FAILED
