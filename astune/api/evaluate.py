@@ -147,7 +147,7 @@ def _folder_of(out: Path | None, number: int) -> Path | None:
 
 def _name_model(model: object) -> str:
     if isinstance(model, Run):
-        return model.checkpoint_name
+        return str(model.model)
     if isinstance(model, str | PathLike):
         return str(model)
     raise ConfigError(f"models: got {model!r:.80}; expected a folder, a hub id, a Run, an API, or 'none'")

@@ -80,22 +80,17 @@ class Run:
         return self._dir.report_path if self._dir.report_path.is_file() else write_report(self.folder)
 
     @property
-    def checkpoint_name(self) -> str:
-        """The name of its best checkpoint by `astune.trainer.keep_best`, else of its newest, for `astune eval`."""
-        keeps_best = load_config(self._dir.config_path, for_run=False).config.astune.trainer.keep_best
-        return f"{self.folder}@best" if keeps_best else str(self.folder)
-
-    @property
     def model(self) -> Path:
         """The trained model as a folder that transformers and vLLM load, an adapter merged into its base: the best by
         `astune.trainer.keep_best`, else the newest. It is written when it is first asked for.
 
         Raises `ConfigError` where the run has no checkpoint.
         """
-        checkpoint = find_checkpoint(self.checkpoint_name)
+        keeps_best = load_config(self._dir.config_path, for_run=False).config.astune.trainer.keep_best
+        checkpoint = find_checkpoint(f"{self.folder}@best" if keeps_best else str(self.folder))
         if checkpoint is None:
             raise ConfigError(f"{self.folder}: it has no checkpoint (astune.trainer.save_every)")
-        out = self.folder / "model" / checkpoint.name
+        out = self.folder / "model" / f"{self.folder.name}_{checkpoint.name}"
         if not out.is_dir():
             try:
                 from astune.backbone.local.export import export_checkpoint

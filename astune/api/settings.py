@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from astune.api.run import Run
 from astune.config.keys import FIELDS, section_of
 from astune.config.load import LoadedConfig, load_config
 from astune.config.schema import Config
@@ -96,9 +97,11 @@ def _judges(judge: object, live: LiveObjects) -> Any:
 def _model(model: object) -> dict[str, Any]:
     if isinstance(model, Mapping):
         return {f"astune.model.{name}": _plain(value) for name, value in model.items()}
+    if isinstance(model, Run):
+        return {"astune.model.path": str(model.model)}
     if isinstance(model, str | PathLike):
         return {model_key(str(model)): str(model)}
-    raise ConfigError(f"model: got {model!r:.80}; expected 'tiny', a folder, a hub id, or the keys of astune.model")
+    raise ConfigError(f"model: got {model!r:.80}; expected 'tiny', a folder, a hub id, a Run, or the keys of astune.model")
 
 
 def _tasks(tasks: object, validation: object, live: LiveObjects) -> dict[str, Any]:

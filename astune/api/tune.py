@@ -52,8 +52,8 @@ def tune(
     `judge` is a function, a class, a judge that ships by its name, or a list of {judge, weight}. `keys` are those of
     the configuration, nested or dotted, and `conf` a file to begin from.
 
-    Ctrl-C ends the run and returns what was done. Raises what the command line would show: `ConfigError`,
-    `PluginError`, `TaskError` before anything begins, and the error that ended a failed run.
+    Ctrl-C ends the run and returns what was done; `Run.outcome` says how it ended. Raises what the command line would
+    show before anything begins, `ConfigError`, `PluginError` and `TaskError`, and errors that nobody expects.
     """
     with configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=keys) as loaded:
         report = run_loaded(loaded, "the same call with resume=True", "call again without resume")
