@@ -101,7 +101,9 @@ def _model(model: object) -> dict[str, Any]:
         return {"astune.model.path": str(model.model)}
     if isinstance(model, str | PathLike):
         return {model_key(str(model)): str(model)}
-    raise ConfigError(f"model: got {model!r:.80}; expected 'tiny', a folder, a hub id, a Run, or the keys of astune.model")
+    raise ConfigError(
+        f"model: got {model!r:.80}; expected 'tiny', a folder, a hub id, a Run, or the keys of astune.model"
+    )
 
 
 def _tasks(tasks: object, validation: object, live: LiveObjects) -> dict[str, Any]:
