@@ -56,7 +56,7 @@ test: $(VENV)/.done
 
 # What touches agentscope, with its older line.
 test-agentscope1: $(VENV1)/.done
-	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/workflow tests/tutorial tests/docs/test_snippets.py \
+	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/workflow tests/tutorial tests/tuner tests/docs/test_snippets.py \
 		tests/recordings/test_replay.py tests/recordings/test_commands.py tests/online/agent \
 		tests/backbone/debug/test_stepper.py $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
@@ -149,7 +149,7 @@ $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
-	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime)
+	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)dev,agentscope-runtime)
 
 $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requirements.txt
 	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)online$(comma)huggingface$(comma)environments)
@@ -223,7 +223,7 @@ endef
 lock:
 	$(call freeze,agentscope2,\
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
-	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)dev,agentscope-runtime "torch==2.13.0")
+	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)lora$(comma)online$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")

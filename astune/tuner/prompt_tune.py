@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from astune.api.search_prompts import search_prompts
 from astune.errors import ConfigError, nearest
+from astune.prompts.result import PromptSearch
 from astune.tuner.arguments import DatasetConfig, JudgeType, PromptTuneConfig, WorkflowType
 from astune.tuner.checks import check_parameters
-from astune.tuner.keys import task_keys
+from astune.tuner.keys import monitor_keys, task_keys
 
 __all__ = ["PromptTuneConfig", "tune_prompt"]
 
@@ -73,8 +75,22 @@ def tune_prompt(
     """
     check_parameters(workflow, ("task", TEXT))
     check_parameters(judge_func, ("task", "response"))
-    prompt_keys(config or PromptTuneConfig(), init_system_prompt)
-    task_keys(train_dataset, eval_dataset)
-    raise ConfigError(
-        "tune_prompt: the search is a command so far: name the workflow in a YAML and call `astune prompt --conf FILE`"
-    )
+    config = config or PromptTuneConfig()
+    keys, rows = task_keys(train_dataset, eval_dataset)
+    keys |= monitor_keys(None, None, None) | prompt_keys(config, init_system_prompt)
+    if eval_dataset is not None:
+        keys["astune.prompts.holdout"] = None
+    tasks, held_out = rows or (None, None)
+    found = search_prompts(workflow, tasks=tasks, validation_tasks=held_out, judge=judge_func, **keys)
+    metrics: dict[str, float] = {}
+    if eval_dataset is not None and config.compare_performance:
+        metrics["valset_improvement"] = _improvement(found)
+    return found.prompts[TEXT], metrics
+
+
+def _improvement(found: PromptSearch) -> float:
+    """The gain in reward of the prompt to use, in percent; 0 where that is the first one, and, as in 1.x, where that
+    earns nothing."""
+    if found.reward is None or not found.gained or not found.reward.first.mean:
+        return 0.0
+    return found.reward.difference.mean / found.reward.first.mean * 100

@@ -1,0 +1,35 @@
+"""An agent of the installed AgentScope, as scripts for 1.x's tuner make it."""
+
+from importlib import metadata
+
+OF_1 = metadata.version("agentscope").startswith("1.")
+
+
+async def ask_agent(model, prompt, question):
+    """The message that an agent with this system prompt answers with."""
+    if OF_1:
+        from agentscope.agent import ReActAgent
+        from agentscope.formatter import OpenAIChatFormatter
+        from agentscope.message import Msg
+
+        agent = ReActAgent(name="solver", sys_prompt=prompt, model=model, formatter=OpenAIChatFormatter())
+        agent.set_console_output_enabled(False)
+        return await agent.reply(msg=Msg("user", question, role="user"))
+    from agentscope.agent import Agent
+    from agentscope.message import UserMsg
+
+    from astune.workflow.agentscope import training_defaults
+
+    agent = Agent(name="solver", system_prompt=prompt, model=model, **training_defaults())
+    return await agent.reply(UserMsg("user", question))
+
+
+def chat_model(base_url, name):
+    """A model behind an API, as it is outside of any tuner."""
+    from agentscope.model import OpenAIChatModel
+
+    if OF_1:
+        return OpenAIChatModel(name, api_key="none", client_kwargs={"base_url": base_url}, stream=False)
+    from agentscope.credential import OpenAICredential
+
+    return OpenAIChatModel(credential=OpenAICredential(api_key="none", base_url=base_url), model=name, stream=False)
