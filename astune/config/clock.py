@@ -11,7 +11,7 @@ from pathlib import Path
 
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
-from astune.config.source import read_yaml
+from astune.config.source import read_saved
 from astune.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def with_clock(loaded: LoadedConfig, clock: datetime | None = None) -> LoadedCon
 
 def read_clock(config_path: Path) -> datetime | None:
     """The clock of a run by its config.yaml; None where an older ASTune kept none."""
-    model = read_yaml(config_path).values.get("astune", {}).get("model", {})
+    model = read_saved(config_path).get("astune", {}).get("model", {})
     kept = model.get("clock")
     try:
         return None if kept is None else datetime.fromisoformat(kept)

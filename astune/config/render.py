@@ -12,8 +12,8 @@ import yaml
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, section_of
 from astune.config.schema import Config
-from astune.config.source import read_yaml
-from astune.config.yaml12 import Dumper, Loader
+from astune.config.source import read_saved
+from astune.config.yaml12 import Dumper, SavedLoader
 
 WIDEST = 56
 """Column of the comments; longer values push theirs to the right."""
@@ -117,7 +117,7 @@ def changes(former: Path, config: Config) -> list[str]:
     """Options in which `config` differs from the config.yaml of a run, one in a line, less `MAY_CHANGE`. Keys that one
     version of ASTune has and the other has not count with their defaults. Raises ConfigError for a file that is no
     YAML."""
-    old, new, default = read_yaml(former).values, _as_saved(config), _as_saved(Config())
+    old, new, default = read_saved(former), _as_saved(config), _as_saved(Config())
     found = []
     for key in LEAVES:
         before, after = _value(old, key, _value(default, key)), _value(new, key)
@@ -129,7 +129,7 @@ def changes(former: Path, config: Config) -> list[str]:
 
 
 def _as_saved(config: Config) -> Mapping[str, Any]:
-    tree: Mapping[str, Any] = yaml.load(annotate(config, lambda key: ""), Loader)
+    tree: Mapping[str, Any] = yaml.load(annotate(config, lambda key: ""), SavedLoader)
     return tree
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from astune.config.yaml12 import Loader, yaml_errors
+from astune.config.yaml12 import Loader, SavedLoader, yaml_errors
 from astune.errors import ConfigError, nearest
 
 
@@ -73,6 +73,16 @@ def read_yaml(path: Path) -> Layer:
         raise ConfigError(f"{path}:{root.start_mark.line + 1}: expected a section 'astune:', got {kind}")
     places: dict[str, Place] = {key: Origin(path, line) for key, line in _lines(root, "")}
     return Layer(values, places, problems)
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """The values in the config.yaml of a run. Raises `ConfigError` for a file that holds no sections."""
+    text = _text(path)
+    with yaml_errors(path):
+        values = yaml.load(text, SavedLoader)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a section 'astune:', got {type(values).__name__}")
+    return values
 
 
 def read_overrides(overrides: Sequence[str]) -> Layer:

@@ -29,13 +29,17 @@ class Loader(yaml.SafeLoader):
     """Reads by these rules alone."""
 
 
+class SavedLoader(yaml.CSafeLoader):
+    """The same, ten times as fast, for files that ASTune wrote: text of others may nest deeper than C can follow."""
+
+
 class Dumper(yaml.SafeDumper):
     """Quotes text that would be something else by these rules or by those of YAML 1.1, so that anyone can read it."""
 
 
-Loader.yaml_implicit_resolvers = {}
+Loader.yaml_implicit_resolvers, SavedLoader.yaml_implicit_resolvers = {}, {}
 for _tag, _pattern, _first in SCALARS:
-    for _class in (Loader, Dumper):
+    for _class in (Loader, SavedLoader, Dumper):
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 

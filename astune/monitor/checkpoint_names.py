@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astune.config.evaluation import aim_of
-from astune.config.source import read_yaml
+from astune.config.source import read_saved
 from astune.errors import ConfigError
 from astune.monitor.metrics import read_metrics
 from astune.monitor.receipt import Metrics
@@ -53,7 +53,7 @@ def find_checkpoint(text: str) -> Path | None:
 
 
 def _best_step(run: RunDir) -> int:
-    section = read_yaml(run.config_path).values.get("astune") or {}
+    section = read_saved(run.config_path).get("astune") or {}
     metrics = read_metrics(run.metrics_path)
     figures = figures_so_far((section.get("trainer") or {}).get("keep_best"), section.get("stages"), metrics)
     if figures[-1] is None:

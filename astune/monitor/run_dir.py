@@ -22,7 +22,7 @@ from astune.config.load import LoadedConfig
 from astune.config.render import changes
 from astune.config.render import save_config as write_config
 from astune.config.schema import Config
-from astune.config.source import read_yaml
+from astune.config.source import read_saved
 from astune.errors import ConfigError, RunFolderError
 from astune.monitor.disk import checksums, sync, write_whole, writing, wrong_file
 from astune.support.paths import MOST_BYTES, is_name
@@ -270,7 +270,7 @@ def _runs(parent: Path, name: str) -> dict[int, Path]:
 def _name_of(path: Path) -> str | None:
     """The experiment's name in the config.yaml of a run; None where that cannot be read."""
     try:
-        section = read_yaml(path / "config.yaml").values.get("astune")
+        section = read_saved(path / "config.yaml").get("astune")
     except ConfigError:
         return None
     return str((section.get("experiment_name") if isinstance(section, dict) else None) or "run")

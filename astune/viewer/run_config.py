@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from astune.config.yaml12 import SavedLoader
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import RunDir
 from astune.support.resources import tiny_model_dir
@@ -20,7 +21,7 @@ LOGPROB_DIGITS = 4
 
 def config_of(run: RunDir) -> dict[str, Any]:
     """The run's configuration by dotted keys. It may be that of an older version: a key can be missing."""
-    return flat(yaml.safe_load(run.config_path.read_text(encoding="utf-8")) or {})
+    return flat(yaml.load(run.config_path.read_text(encoding="utf-8"), SavedLoader) or {})
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
