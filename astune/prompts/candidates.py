@@ -12,6 +12,7 @@ from typing import Any, Literal
 from astune.clients.usage import Usage
 from astune.monitor.disk import write_whole, writing
 from astune.prompts.attempts import TaskResult
+from astune.support.statistics import NOISE
 
 Fate = Literal["first", "kept", "tried", "dropped", "unplayed"]
 Texts = Mapping[str, str]
@@ -94,10 +95,19 @@ class Candidates:
         return "kept" if len(one.results) == len(self._tasks) else "tried"
 
     @property
-    def best(self) -> PromptCandidate:
+    def top(self) -> PromptCandidate:
         """The one with the greatest mean over all tasks of the search; of equals the oldest."""
-        whole = [one for one in self.all if len(one.results) == len(self._tasks)]
-        return max(whole, key=lambda one: (one.mean or 0.0, -self.all.index(one)), default=self.first)
+        return max(self._whole(), key=lambda one: (one.mean or 0.0, -self.all.index(one)), default=self.first)
+
+    @property
+    def best(self) -> PromptCandidate:
+        """The shortest of those whose mean is within a standard error of the greatest, over the tasks: what only chance
+        tells from less is left out (the rule of Breiman et al. 1984)."""
+        near = [one for one in self._whole() if _is_near(one, self.top)]
+        return min(near, key=lambda one: sum(map(len, one.texts.values())), default=self.first)
+
+    def _whole(self) -> list[PromptCandidate]:
+        return [one for one in self.all if len(one.results) == len(self._tasks)]
 
     def save(self) -> None:
         """Write all rows anew."""
@@ -119,6 +129,13 @@ class Candidates:
             "success": one.success,
             **show_usage(sum((result.spent for result in one.results.values()), Usage())),
         }
+
+
+def _is_near(one: PromptCandidate, top: PromptCandidate) -> bool:
+    behind = [top.results[task].score - result.score for task, result in one.results.items()]
+    mean = math.fsum(behind) / len(behind)
+    spread = math.sqrt(math.fsum((each - mean) ** 2 for each in behind) / max(len(behind) - 1, 1))
+    return mean <= spread / math.sqrt(len(behind)) + NOISE
 
 
 def show_usage(usage: Usage) -> dict[str, Any]:

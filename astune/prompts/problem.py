@@ -91,9 +91,9 @@ class Problem:
 
     def is_over(self) -> bool:
         """True if there is nothing to search for any more; else the next round begins."""
-        best = self.candidates.best
-        if self.ended is None and best.results and all(result.solved for result in best.results.values()):
-            self.ended = f"{best.name} solves all tasks of the search"
+        top = self.candidates.top
+        if self.ended is None and top.results and all(result.solved for result in top.results.values()):
+            self.ended = f"{top.name} solves all tasks of the search"
         kept = sum(self.candidates.fate(one) == "kept" for one in self.candidates.all)
         self._kept, self._stale = kept, self._stale + 1 if kept == self._kept else 0
         if self.ended is None and self._stale > self.config.patience:

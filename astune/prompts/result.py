@@ -28,7 +28,7 @@ class PromptSearch:
     first: Mapping[str, str]
     best: Mapping[str, str]
     candidate: str
-    """The name of the best one: "c0" where no other was better on the tasks of the search."""
+    """The name of the best one: "c0" where no other was better on the tasks of the search by more than chance."""
     ended: str
     """Why the search ended."""
     candidates: int
