@@ -41,11 +41,6 @@ class Job:
 
         return torch.float32 if self.tiny else torch.bfloat16
 
-    @property
-    def has_flash(self) -> bool:
-        """Whether astune.model.attention: flash_attention_2 can be measured."""
-        return self.device.type == "cuda" and find_spec("flash_attn") is not None
-
     def fact(self, name: str, value: Any) -> None:
         self._found["facts"][name] = value
         self._write()

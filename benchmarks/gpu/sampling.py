@@ -43,7 +43,6 @@ def run(job: Job, shape: str, prompt: int) -> None:
     name, numbers, new = ("tiny", (2, 1), 4) if job.tiny else (shape, IN_FLIGHT[prompt], 64)
     own: dict[int, float] = {}
     ways: dict[str, Callable[[Job, str], Answer]] = {"ASTune": _own, "generate": _generate}
-    ways |= {"ASTune, flash-attn": partial(_own, attention="flash_attention_2")} if job.has_flash else {}
     for who, make in ways.items():
         answer = make(job, name)
         for in_flight in numbers:

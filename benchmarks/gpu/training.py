@@ -47,7 +47,7 @@ def run(job: Job, shape: str, prompt: int) -> None:
     own: dict[Any, float] = {}
     ways: dict[str, Callable[[Job, str, int, Any], Train]] = {"ASTune": _own, "ASTune, adamw_fused": _own}
     ways |= {"a plain loop": _plain}
-    ways |= {"ASTune, flash-attn": partial(_own, attention="flash_attention_2")} if job.has_flash else {}
+    ways |= {"ASTune, with masks": partial(_own, attention="sdpa")} if job.device.type == "cuda" else {}
     for who, make in ways.items():
         job.forget_memory()
         train = make(job, name, most, "adamw_fused" if "fused" in who else "adamw")

@@ -1,5 +1,5 @@
-"""Attention over prefix trees, forward and backward pass of one layer: as ASTune computes it, with torch's kernels and
-with those of flash-attn if it is installed, by PyTorch's FlexAttention, and over the padded rows with the fused causal
+"""Attention over prefix trees, forward and backward pass of one layer: as ASTune computes it, on a GPU with flash
+attention and with masks, by PyTorch's FlexAttention, and over the padded rows with the fused causal
 kernel.
 
 FlexAttention is no part of ASTune: it has to be compiled for a GPU, and none was there to run it. Uncompiled, on a CPU,
@@ -25,11 +25,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from training_step import agents, synthetic
 
 from astune.backbone.local.learning.prefix_tree import PackedTree, TreeLayout, pack
-from astune.backbone.local.model.attention import FLASH, Rule
+from astune.backbone.local.model.attention import FUSED, Rule
 from astune.types import Sample
 
 SHAPES = ((2, 8, 2048, 256), (1, 4, 16384, 512))
-FLASH_ATTN = "ASTune, flash-attn"
+MASKS = "ASTune, with masks"
 FORKED = "reasoning dropped"
 TINY = ((2, 4, 32, 8),)
 ROUNDS = 5
@@ -49,7 +49,7 @@ def _compare(job: Job, name: str, tree: PackedTree, samples: list[Sample]) -> No
     config = shape_of("tiny" if job.tiny else "0.6B").config
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     ways = {"ASTune": ours, "rows": of_rows, "FlexAttention": by_flex}
-    ways |= {FLASH_ATTN: partial(ours, kernel=FLASH)} if job.has_flash else {}
+    ways |= {MASKS: partial(ours, kernel=FUSED)} if job.device.type == "cuda" else {}
     torch.manual_seed(0)
     states = [
         torch.randn(1, count, len(tree.tokens), dim, dtype=job.dtype, device=job.device, requires_grad=True)

@@ -136,14 +136,15 @@ def test_every_part_that_does_not_test_runs_in_small(tmp_path: Path) -> None:
 
 
 @each_row("seed", range(5))
-def test_flex_attention_and_flash_attn_over_a_tree_are_what_astune_computes(
+def test_flex_and_flash_attention_over_a_tree_are_what_astune_computes(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("agentscope")
     from gpu import trees
 
-    from tests.backbone.local.flash_stand_in import stand_in
+    from astune.backbone.local.model.attention import FLASH
+    from tests.backbone.local.flash_stand_in import use_stand_in
 
     chance = random.Random(seed)
     rows: list[tuple[int, ...]] = [(1,)]
@@ -153,8 +154,8 @@ def test_flex_attention_and_flash_attn_over_a_tree_are_what_astune_computes(
     tree = trees.pack(sorted(set(rows)))
     torch.manual_seed(seed)
     states = [torch.randn(1, heads, len(tree.tokens), 16, requires_grad=True) for heads in (4, 2, 2)]
-    monkeypatch.setitem(sys.modules, "flash_attn", stand_in())
-    makes = trees.ours, trees.by_flex, partial(trees.ours, kernel=trees.FLASH)
+    use_stand_in(monkeypatch)
+    makes = trees.ours, trees.by_flex, partial(trees.ours, kernel=FLASH)
     expected, *others = (trees.gradients(make(tree, torch.device("cpu")), states) for make in makes)
     for found in others:
         assert max(map(trees.distance, found, expected)) < 1e-5

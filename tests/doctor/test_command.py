@@ -196,11 +196,6 @@ def test_packages_that_are_missing_or_old(run_doctor: RunDoctor, monkeypatch: py
     ("section", "missing", "fix"),
     [
         ({"model": {"lora": {"rank": 8}}}, "peft", 'pip install "astune[lora]"'),
-        (
-            {"model": {"attention": "flash_attention_2"}},
-            "flash-attn",
-            "pip install flash-attn==2.8.3 --no-build-isolation, or astune.model.attention: auto",
-        ),
         ({"trainer": {"optimizer": "adamw_8bit"}}, "bitsandbytes", "pip install bitsandbytes"),
         ({"model": {"lora": {"rank": 8, "base": "nf4"}}}, "bitsandbytes", "pip install bitsandbytes"),
     ],
@@ -211,11 +206,15 @@ def test_packages_that_one_setting_needs(
     pytest.importorskip("torch")
     versions = dict.fromkeys((*packages.LOCAL, "peft", "bitsandbytes", "agentscope"), "99") | {missing: None}
     monkeypatch.setattr(packages, "version_of", versions.get)
-    monkeypatch.setattr(machine_memory, "gpus", list)
     found = [each for each in run_doctor({"backbone": "local"} | section) if each.check == "packages"]
-    no_gpu = [each.what for each in found if each.what.endswith("this machine shows no GPU")]
-    assert len(no_gpu) == (missing == "flash-attn")
     assert (f"{missing} is not installed", fix) in [(each.what, each.fix) for each in found]
+
+
+def test_flash_attention_needs_a_gpu(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_memory, "gpus", list)
+    found = problems(run_doctor({"backbone": "local", "model": {"attention": "flash_attention_2"}}))
+    said = [(each.what, each.fix) for each in found if each.check == "packages"]
+    assert said == [("flash attention is for CUDA alone, and this machine shows no GPU", "astune.model.attention: auto")]
 
 
 def test_a_workflow_for_agentscope_where_there_is_none(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:

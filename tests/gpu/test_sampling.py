@@ -53,8 +53,8 @@ async def test_greedy_answers_are_those_of_the_cpu_in_float64(
         ("float32", 16, 120, "auto"),
         ("bfloat16", 16, 120, "auto"),
         ("bfloat16", 2, 4000, "auto"),
-        ("bfloat16", 16, 120, "flash_attention_2"),
-        ("bfloat16", 2, 4000, "flash_attention_2"),
+        ("bfloat16", 16, 120, "sdpa"),
+        ("bfloat16", 2, 4000, "sdpa"),
     ],
     indirect=["attention"],
 )

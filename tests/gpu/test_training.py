@@ -47,7 +47,7 @@ def gradient_of_rows(folder: Path, samples: Sequence[Sample]) -> torch.Tensor:
         ("float32", 1e-4, 128, "auto"),
         ("float32", 1e-4, 128, "eager"),
         ("bfloat16", 0.06, 128, "auto"),
-        ("bfloat16", 0.06, 128, "flash_attention_2"),
+        ("bfloat16", 0.06, 128, "sdpa"),
     ],
     indirect=["attention"],
 )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from astune.backbone.foreign.packages import FLASH, INSTALL_FLASH, NEEDED_BY, show_version
+from astune.backbone.foreign.packages import FLASH
 from astune.backbone.vllm.settings import find_vllm_version
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, warn
@@ -24,7 +24,6 @@ LORA = "0.21"
 """The least version of peft, likewise."""
 ONLINE = {"alembic": "1.14", "sqlalchemy": "2.0.36"}
 """Least versions of what `astune online` needs besides, likewise."""
-FLASH_ATTN = show_version(NEEDED_BY[FLASH].at_least)
 POSTGRESQL = {"psycopg": "3.2"}
 """And of a store in PostgreSQL."""
 EXTRAS = {
@@ -49,14 +48,12 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
         in_bits = config.trainer.optimizer == "adamw_8bit" or config.model.lora.base != "dtype"
         needed |= {"bitsandbytes": "0"} if in_bits else {}
         needed |= {"peft": LORA} if config.model.lora.rank is not None else {}
-        if config.model.attention == FLASH:
-            needed |= {"flash-attn": FLASH_ATTN}
-            if config.model.device == "auto" and not machine_memory.gpus():
-                yield fail(
-                    "flash-attn has kernels for CUDA alone, and this machine shows no GPU",
-                    where=checked.loaded.where("astune.model.attention") if checked.loaded else "",
-                    fix="astune.model.attention: auto",
-                )
+        if config.model.attention == FLASH and config.model.device == "auto" and not machine_memory.gpus():
+            yield fail(
+                "flash attention is for CUDA alone, and this machine shows no GPU",
+                where=checked.loaded.where("astune.model.attention") if checked.loaded else "",
+                fix="astune.model.attention: auto",
+            )
     needed |= {"datasets": "4"} if config.task_reader.type == "huggingface" else {}
     needed |= ONLINE if checked.serves else {}
     needed |= POSTGRESQL if checked.serves and (config.online.store or "").startswith("postgres") else {}
@@ -119,8 +116,6 @@ def how_to_install(message: str) -> str:
 
 
 def _install(name: str) -> str:
-    if name == "flash-attn":
-        return f"{INSTALL_FLASH}, or astune.model.attention: auto"
     return f'pip install "astune[{EXTRAS[name]}]"' if name in EXTRAS else f"pip install {name}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from astune.backbone.local.model.model import load_model
 from astune.config.load import load_config
 from astune.config.schema import ModelConfig
 from astune.errors import ConfigError, ModelError
-from tests.backbone.local.flash_stand_in import stand_in
+from tests.backbone.local.flash_stand_in import use_stand_in
 from tests.gpu.trained import CPU, RATE, answers, made_samples, prompts, trained
 
 
@@ -22,7 +21,7 @@ from tests.gpu.trained import CPU, RATE, answers, made_samples, prompts, trained
 async def test_every_attention_answers_and_updates_policy_and_critic_alike(
     attention: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "flash_attn", stand_in())
+    use_stand_in(monkeypatch)
     monkeypatch.setattr(model, "require_flash", lambda device, dtype: None)
     samples, asked, found = made_samples(6, 40, shared=15, vocabulary=64), prompts(4, vocabulary=64), []
     for value in ("auto", attention):
@@ -41,18 +40,17 @@ async def test_every_attention_answers_and_updates_policy_and_critic_alike(
 @pytest.mark.parametrize(
     ("device", "dtype", "capability", "why"),
     [
-        ("cpu", torch.bfloat16, (8, 0), "flash-attn has kernels for CUDA alone, and the model is on 'cpu'"),
-        ("cuda", torch.float32, (8, 0), "flash-attn computes in half precision, and astune.model.dtype is 'float32'"),
+        ("cpu", torch.bfloat16, (8, 0), "the kernels are for CUDA alone, and the model is on 'cpu'"),
+        ("cuda", torch.float32, (8, 0), "the kernels compute in half precision, and astune.model.dtype is 'float32'"),
         (
             "cuda",
             torch.bfloat16,
             (7, 5),
-            "flash-attn needs a GPU of compute capability 8.0 or more, and this one has 7.5",
+            "the kernels need a GPU of compute capability 8.0 or more, and this one has 7.5",
         ),
-        ("cuda", torch.bfloat16, (8, 0), "flash-attn is not installed; expected >=2.3.3,<3"),
     ],
 )
-def test_where_flash_attn_cannot_be_the_reason_is_told(
+def test_where_flash_attention_cannot_be_the_reason_is_told(
     device: str, dtype: torch.dtype, capability: tuple[int, int], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -62,14 +60,14 @@ def test_where_flash_attn_cannot_be_the_reason_is_told(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is about a machine without CUDA")
-def test_a_machine_without_cuda_refuses_flash_attn_before_it_reads_weights(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="has kernels for CUDA alone, and the model is on 'cpu'; expected 'auto'"):
+def test_a_machine_without_cuda_refuses_flash_attention_before_it_reads_weights(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="the kernels are for CUDA alone, and the model is on 'cpu'; expected 'auto'"):
         load_model(ModelConfig(attention="flash_attention_2"))
 
 
 @pytest.mark.parametrize(("key", "value"), [("device", "cpu"), ("dtype", "float32")])
 @pytest.mark.parametrize("backbone", ["local", "verl"])
-def test_a_file_that_rules_flash_attn_out_is_refused_with_the_line(
+def test_a_file_that_rules_flash_attention_out_is_refused_with_the_line(
     key: str, value: str, backbone: str, tmp_path: Path
 ) -> None:
     job, lines = tmp_path / "job.yaml", ["astune:", f"  backbone: {backbone}", "  model:", f"    {key}: {value}"]

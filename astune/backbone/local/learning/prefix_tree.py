@@ -27,8 +27,8 @@ from astune.backbone.local.learning.tree_attention import (
     attend_in_parts,
     gather,
 )
-from astune.backbone.local.model.attention import FLASH, Rule, additive_mask, attend_in_groups, can_merge
-from astune.backbone.local.model.flash import Paths, attend_to_paths
+from astune.backbone.local.model.attention import Rule, additive_mask, attend_in_groups, can_merge
+from astune.backbone.local.model.flash import Paths, attend_to_paths, uses_flash
 
 QUERY_BLOCK = 128
 """Most queries of one path that share a gathered list of keys: fewer copy more keys, more compute more in vain."""
@@ -141,7 +141,7 @@ class TreeLayout:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
-        if rule.kernel == FLASH:
+        if uses_flash(query, value, rule):
             if rule.window not in self._paths:
                 self._paths[rule.window] = _paths(self._tree, rule.window, self._device)
             return attend_to_paths(query, key, value, self._paths[rule.window], rule)

@@ -161,13 +161,17 @@ class Decoder:
 
     def _begin(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Compute the embeddings, and the cosines and sines that turn queries and keys to their positions."""
-        for layer in self.layers:
-            layer.qkv.refresh()
-            layer.gate_up.refresh()
+        self.refresh()
         hidden = functional.embedding(tokens, self._embedding.weight)
         cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))
         half = sin.shape[-1] // 2
         return hidden, (cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1))
+
+    def refresh(self) -> None:
+        """Have layers of the same input be one again, where they were given other memory."""
+        for layer in self.layers:
+            layer.qkv.refresh()
+            layer.gate_up.refresh()
 
 
 def find_decoder(model: Any) -> Decoder | None:

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 
 from astune.backbone.local.model.adapters import Adapters
-from astune.backbone.local.model.attention import FLASH, Rule, additive_mask, attend_in_groups, can_merge
+from astune.backbone.local.model.attention import Rule, additive_mask, attend_in_groups, can_merge
 from astune.backbone.local.model.decoder import Decoder, find_decoder
-from astune.backbone.local.model.flash import attend_to_slots
+from astune.backbone.local.model.flash import attend_to_slots, uses_flash
 from astune.backbone.local.process import KEPT
 from astune.backbone.local.sampling.shared_keys import PrefixGroups, StepKeys
 from astune.backbone.local.sampling.slots import Slots
+from astune.backbone.local.sampling.step_graphs import IDLE_ROWS, ROWS, WIDTH, StepGraphs, round_up
 from astune.backbone.lora.settings import SOLE
 
 GROWTH = 256
@@ -48,6 +49,8 @@ class KVCache(Slots):
         self._shared = PrefixGroups(self)
         self._model: Any = None
         self._decoder: Decoder | None = None
+        one = adapters is None or len(adapters.names) == 1  # else a graph would be of the adapters of its slots
+        self._graphs = StepGraphs() if device.type == "cuda" and one else None
 
     def reserve(self, positions: int) -> None:
         """Make room for `positions` tokens in every slot, keeping what is there."""
@@ -130,17 +133,49 @@ class KVCache(Slots):
         other slots hold stays as it is. The caller notes the tokens, as soon as the logits are used."""
         running = list(pending)
         rows = running[-1] + 1
-        dense = 2 * len(running) >= rows
+        if self._graphs is not None:
+            rows = round_up(rows, min(ROWS, rows), self.slots)
+        dense = (2 if self._graphs is None else IDLE_ROWS) * len(running) >= rows
         slots = list(range(rows)) if dense else running
-        layout = self._make_layout(running, 1, rows if dense else None)
-        if self.device.type == "cpu":
-            layout.grouped = self._shared.step(running, slots, self.keys, self.values)
-        tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
-        if (decoder := self._get_decoder(model)) is not None:
-            logits = decoder.forward(tokens, layout.positions, layout)
+        if self._graphs is not None and dense and not self._is_hooked(model):
+            logits = self._replay(self._graphs, model, pending, rows)
         else:
-            logits = self._call_model(model, tokens, slots, layout)
+            layout = self._make_layout(running, 1, rows if dense else None)
+            if self.device.type == "cpu":
+                layout.grouped = self._shared.step(running, slots, self.keys, self.values)
+            tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
+            logits = self._compute_logits(model, tokens, slots, layout)
         return logits if len(running) == len(slots) else logits[running]
+
+    def _replay(self, graphs: StepGraphs, model: Any, pending: Mapping[int, int], rows: int) -> torch.Tensor:
+        """Compute a step of the slots before `rows` by the graph of its size."""
+        running = list(pending)
+        longest = int(self.lengths[running].max()) + 1
+        self.reserve(longest + 1)
+        numbers = np.zeros((3, rows, 1), np.int64)
+        numbers[0, running, 0] = list(pending.values())
+        numbers[1:, :, 0] = self._find_places(running, rows)
+
+        def compute(tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
+            layout = CacheLayout(self, slice(0, rows), positions, places, width)
+            return self._compute_logits(model, tokens, range(rows), layout)
+
+        width = round_up(longest, WIDTH, self.positions)
+        return graphs.step(compute, numbers, width, self._list_addresses(model), self.device)
+
+    def _list_addresses(self, model: Any) -> tuple[int, ...]:
+        """Where in memory a step finds what it reads and writes."""
+        if (decoder := self._get_decoder(model)) is not None:
+            decoder.refresh()
+        tensors = (*model.parameters(), *self.keys.values(), *self.values.values())
+        return tuple(tensor.data_ptr() for tensor in tensors)
+
+    def _compute_logits(
+        self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout
+    ) -> torch.Tensor:
+        if (decoder := self._get_decoder(model)) is not None:
+            return decoder.forward(tokens, layout.positions, layout)
+        return self._call_model(model, tokens, slots, layout)
 
     def _keep(self, model: Any, ids: np.ndarray, slots: Sequence[int]) -> None:
         """Compute keys and values of new tokens `ids` (n, t), each row behind what its slot holds."""
@@ -156,11 +191,22 @@ class KVCache(Slots):
         kept."""
         starts = self.lengths[list(slots)]
         self.reserve(int(starts.max()) + new_tokens + 1)
+        new, width = torch.arange(new_tokens, device=self.device), int(starts.max()) + new_tokens
+        if self.device.type == "cuda" and new_tokens == 1:  # cuDNN prepares a kernel anew for each width
+            width = round_up(width, WIDTH, self.positions)
         if rows is None:
-            return CacheLayout(self, torch.tensor(slots, device=self.device), starts, starts, new_tokens)
-        begins, places = np.zeros(rows, np.int64), np.full(rows, self.positions - 1)  # where nothing ever stands
-        begins[slots] = places[slots] = starts
-        return CacheLayout(self, slice(0, rows), begins, places, new_tokens)
+            positions = torch.as_tensor(starts, device=self.device)[:, None] + new
+            return CacheLayout(self, torch.tensor(slots, device=self.device), positions, positions, width)
+        begins, places = torch.as_tensor(self._find_places(slots, rows), device=self.device)[:, :, None] + new
+        return CacheLayout(self, slice(0, rows), begins, places, width)
+
+    def _find_places(self, slots: Sequence[int], rows: int) -> np.ndarray:
+        """Positions of the next token in each slot before `rows`, and where its keys are written (2, rows): for those
+        not in `slots` where nothing ever stands."""
+        found = np.zeros((2, rows), np.int64)
+        found[1] = self.positions - 1
+        found[:, slots] = self.lengths[slots]
+        return found
 
     def _call_model(self, model: Any, tokens: torch.Tensor, slots: Sequence[int], layout: CacheLayout) -> torch.Tensor:
         with self.using(slots):
@@ -168,6 +214,10 @@ class KVCache(Slots):
                 input_ids=tokens, position_ids=layout.positions, use_cache=False, logits_to_keep=1, layout=layout
             ).logits
         return logits[:, -1]
+
+    def _is_hooked(self, model: Any) -> bool:
+        """True if a hook on a module has to be called in each pass."""
+        return self._get_decoder(model) is None and self._decoder is not None
 
     def _get_decoder(self, model: Any) -> Decoder | None:
         if self._model is not model:
@@ -189,22 +239,18 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> tor
 class CacheLayout:
     """New tokens of some slots, each row behind what its slot holds.
 
-    `rows` are the slots (a slice from 0 gives views, no copy; an index tensor gathers). `starts[i]` is the position
-    of the first new token of row i, and `places[i]` where its keys are written, numbers of the host's, so that nothing
-    is read back from a GPU; every row has the same number of new tokens, padding at the end included. Padding writes
-    keys behind the valid ones of its own slot, where the next real token overwrites them.
+    `rows` are the slots (a slice from 0 gives views, no copy; an index tensor gathers). Row i has new tokens at
+    `positions[i]` (n, t), whose keys are written at `places[i]`; the longest row has `width` tokens with them, known to
+    the host, so that nothing is read back from a GPU. Every row has the same number of new tokens, padding at the end
+    included. Padding writes keys behind the valid ones of its own slot, where the next real token overwrites them.
     """
 
     def __init__(
-        self, cache: KVCache, rows: slice | torch.Tensor, starts: np.ndarray, places: np.ndarray, new_tokens: int
+        self, cache: KVCache, rows: slice | torch.Tensor, positions: torch.Tensor, places: torch.Tensor, width: int
     ) -> None:
-        self.cache, self.rows = cache, rows
-        device = cache.device
-        self._index = torch.arange(rows.stop, device=device) if isinstance(rows, slice) else rows
-        new = torch.arange(new_tokens, device=device)
-        self.positions = torch.as_tensor(starts, device=device)[:, None] + new
-        self._places = self.positions if places is starts else torch.as_tensor(places, device=device)[:, None] + new
-        self.width = int(starts.max()) + new_tokens
+        self.cache, self.rows, self.positions, self.width = cache, rows, positions, width
+        self._index = torch.arange(rows.stop, device=cache.device) if isinstance(rows, slice) else rows
+        self._places = places
         self.grouped: StepKeys | None = None
         """The same keys in two parts, for layers that can."""
         self._masks: dict[tuple[int | None, int], torch.Tensor] = {}
@@ -216,9 +262,8 @@ class CacheLayout:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: Rule
     ) -> torch.Tensor:
         keys, values = self.keep(layer, key, value)
-        if rule.kernel == FLASH:
-            stored = keys[:, :, : self.width], values[:, :, : self.width]
-            return attend_to_slots(query, *stored, self._index, self.positions[:, -1] + 1, rule)
+        if query.shape[2] > 1 and uses_flash(query, value, rule):  # one query is not worth a kernel that has no mask
+            return attend_to_slots(query, keys, values, self._index, self.positions[:, -1] + 1, rule)
         if self.grouped is not None and can_merge(query, value, rule):
             behind = slice(self.grouped.begin, self.grouped.width)
             return self.grouped.attend(
