@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from astune.backbone.local.model import norms
 from astune.backbone.local.model.norms import quicken
 from tests.backbone.local.families import FAMILIES, make_family
 from tests.rows import each_row
@@ -110,3 +111,13 @@ def test_other_modules_are_left_alone() -> None:
         [torch.nn.LayerNorm(16, bias=False), torch.nn.Linear(16, 16), norm_of(16).bfloat16(), norm_of(16).to("meta")]
     )
     assert quicken(left) == 0
+
+
+def test_a_fused_norm_gives_half_precision_where_training_has_it() -> None:
+    """What a GPU computes, on this CPU: weights in float32 under autocast give what weights in bfloat16 give."""
+    norm, states = norm_of(64), torch.randn(3, 64)
+    plain = norms._forward_fused(norm, states)
+    assert plain.dtype == torch.float32 and torch.allclose(plain, norm(states), atol=1e-6)
+    with torch.autocast("cpu", torch.bfloat16):
+        reduced = norms._forward_fused(norm, states)
+    assert reduced.dtype == torch.bfloat16 and torch.allclose(reduced.float(), plain, rtol=2**-7)

@@ -19,7 +19,7 @@ from astune.backbone.local.model.adapters import BASE, Adapters, make_quantizati
 from astune.backbone.local.model.attention import FLASH, NAMES
 from astune.backbone.local.model.family import TREE, Family, find_family
 from astune.backbone.local.model.flash import require_flash
-from astune.backbone.local.model.norms import quicken
+from astune.backbone.local.model.norms import fuse, quicken
 from astune.backbone.local.model.products import quicken_linear
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.backbone.lora.settings import SOLE, find_begun_adapter, locate_base
@@ -126,6 +126,8 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
     if (device.type, dtype) == ("cpu", torch.float32):
         quicken(model)
         quicken_linear(model)
+    elif device.type == "cuda":
+        fuse(model)
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
     adapters = Adapters(model, config.lora, locate_base(path, directory), names) if lora else None
