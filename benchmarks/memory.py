@@ -84,7 +84,7 @@ def measure(
     from astune.backbone.memory.model_size import read_size
     from astune.backbone.memory.processor import is_of_amd
     from astune.config.schema import AstuneConfig
-    from astune.doctor.memory_estimate import Extent, estimate
+    from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
     from astune.types import Sample, Sampling, Span, Timeline
 
     tokens = case["tokens"]
@@ -116,7 +116,9 @@ def measure(
 
     asyncio.run(step())
     laid_out = device == "cpu" and is_of_amd()
-    extent = Extent(reduced=dtype == "bfloat16", trains=True, positions=tokens, tokens=tokens, laid_out=laid_out)
+    gpu = GpuOfRun(0, 0.0) if device == "cuda" else None  # its size matters beside a server alone
+    reduced = dtype == "bfloat16"
+    extent = Extent(reduced=reduced, trains=True, positions=tokens, tokens=tokens, laid_out=laid_out, gpu=gpu)
     return int(sum(estimate(read_size(loaded.directory), config, extent).values())), most() - before
 
 

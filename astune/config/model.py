@@ -114,8 +114,8 @@ class ModelConfig(Section):
     )
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
         "auto",
-        description="what computes attention where the model is trained, on local also where it is sampled; auto: on "
-        "the GPUs of verl and trinity flash_attention_2, elsewhere torch's kernels",
+        description="what computes attention where the model is trained, on local also where it is sampled; auto: "
+        "flash_attention_2 on GPUs in half precision where it can be, elsewhere torch's other kernels",
         json_schema_extra=fate(
             OnTrinity(
                 to={"trainer.trainer_config.actor_rollout_ref.model.override_config.attn_implementation": "attention"},

@@ -18,7 +18,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | logits | 4 numbers of 4 bytes for each of min(T V, 2**26) | the same |
 | activations | T L a, or T L b h if they are recomputed | the same, a + 4 (5 h + H d + i) for a if b is 2 |
 | the layer that is recomputed | T a | the same |
-| masks | T min(P, T) / 2 (b H / K + 1) | the same |
+| masks, but for flash attention on a GPU | T min(P, T) / 2 (b H / K + 1) | the same |
 
 With `rollout.engine: vllm` there are no copy and no cache of the sampler's, but a server: b N and its cache beside all
 that on a CPU; on the same GPU, while agents play, `vllm.gpu_memory_utilization` of it in place of what an update makes.
@@ -164,7 +164,8 @@ def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str
             tokens * layer
         )
     pairs = tokens * min(extent.positions, tokens) / 2
-    if config.model.attention != "flash_attention_2":
+    by_flash = config.model.attention == "auto" and extent.gpu is not None and extent.reduced
+    if not by_flash and config.model.attention != "flash_attention_2":
         parts["attention masks"] = pairs * (extent.number * size.groups + 1)
     if config.model.attention == "eager":
         layers = 1 if checkpointing else size.layers

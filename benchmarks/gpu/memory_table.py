@@ -28,17 +28,17 @@ GIB = 2**30
 
 def run(job: Job) -> None:
     for name, (shape, case) in (TINY if job.tiny else CASES).items():
+        folder = str(model_folder(shape, job.device))
         job.forget_memory()
         try:
-            job.row("", {"case": name} | _measure(job, shape, DEFAULTS | case))
+            job.row("", {"case": name} | _measure(job, folder, DEFAULTS | case))
         except (PolicyError, TrainingError, RuntimeError) as error:
             if not says_out_of_memory(error):
                 raise
             job.row("", {"case": name, "estimated GiB": "", "allocated GiB": "out of memory"})
 
 
-def _measure(job: Job, shape: str, case: dict[str, int]) -> dict[str, Any]:
-    folder = str(model_folder(shape, job.device))
+def _measure(job: Job, folder: str, case: dict[str, int]) -> dict[str, Any]:
     if job.tiny:
         estimated, taken = measure(case, folder, resident)
         return {"estimated GiB": estimated / GIB, "taken GiB": taken / GIB}

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -214,7 +214,9 @@ def test_flash_attention_needs_a_gpu(run_doctor: RunDoctor, monkeypatch: pytest.
     monkeypatch.setattr(machine_memory, "gpus", list)
     found = problems(run_doctor({"backbone": "local", "model": {"attention": "flash_attention_2"}}))
     said = [(each.what, each.fix) for each in found if each.check == "packages"]
-    assert said == [("flash attention is for CUDA alone, and this machine shows no GPU", "astune.model.attention: auto")]
+    assert said == [
+        ("flash attention is for CUDA alone, and this machine shows no GPU", "astune.model.attention: auto")
+    ]
 
 
 def test_a_workflow_for_agentscope_where_there_is_none(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:

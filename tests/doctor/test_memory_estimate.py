@@ -85,6 +85,8 @@ def test_a_vllm_server_takes_the_place_of_the_samplers_cache_and_copy() -> None:
     assert "key-value cache" not in names
     elsewhere = sum(parts(vllm={"base_url": "http://h:1"}).values())
     assert sum(parts().values()) - elsewhere == 2 * count + GIB
+    masks = parts()["attention masks"]
+    elsewhere -= masks  # flash attention needs none
     extent = replace(extent, gpu=GpuOfRun(1, 1000.0 * GIB))
     assert sum(parts(vllm={"gpus": [0]}).values()) == elsewhere
     standing = (4 + 8) * count  # weights and averages; gradient and activations are there when it sleeps

@@ -70,7 +70,7 @@ def test_where_no_graph_can_be_made_steps_stay_plain(caplog: pytest.LogCaptureFi
         raise RuntimeError("operation not permitted when stream is capturing")
 
     graphs, number = StepGraphs(refuse), torch.full((3, 1, 1), 7).numpy()
-    found = [graphs.step(lambda ids, *_: ids + 1, number, 256, (), CPU) for _ in range(5)]
+    found = [graphs.step(lambda numbers, _: numbers[0] + 1, number, 256, (), CPU) for _ in range(5)]
     assert [int(each) for each in found] == [8] * 5
     assert caplog.text.count("no CUDA graph can be made") == 1
 
@@ -80,5 +80,5 @@ def test_the_oldest_size_makes_room() -> None:
     graphs, number = StepGraphs(recorder), torch.full((3, 1, 1), 7).numpy()
     for _ in range(4):
         for width in range(MOST_GRAPHS + 1):
-            assert int(graphs.step(lambda ids, places, _, width: ids + width, number, width, (), CPU)) == 7 + width
+            assert int(graphs.step(lambda numbers, width: numbers[0] + width, number, width, (), CPU)) == 7 + width
     assert len(graphs._graphs) == MOST_GRAPHS

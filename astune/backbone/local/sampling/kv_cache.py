@@ -156,15 +156,15 @@ class KVCache(Slots):
         numbers[0, running, 0] = list(pending.values())
         numbers[1:, :, 0] = self._find_places(running, rows)
 
-        def compute(tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor, width: int) -> torch.Tensor:
-            layout = CacheLayout(self, slice(0, rows), positions, places, width)
-            return self._compute_logits(model, tokens, range(rows), layout)
+        def compute(numbers: torch.Tensor, width: int) -> torch.Tensor:
+            layout = CacheLayout(self, slice(0, rows), numbers[1], numbers[2], width)
+            return self._compute_logits(model, numbers[0], range(rows), layout)
 
         width = round_up(longest, WIDTH, self.positions)
         return graphs.step(compute, numbers, width, self._list_addresses(model), self.device)
 
     def _list_addresses(self, model: Any) -> tuple[int, ...]:
-        """Where in memory a step finds what it reads and writes."""
+        """List the places in memory of what a step reads and writes."""
         if (decoder := self._get_decoder(model)) is not None:
             decoder.refresh()
         tensors = (*model.parameters(), *self.keys.values(), *self.values.values())

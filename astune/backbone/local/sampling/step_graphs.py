@@ -27,8 +27,8 @@ PLAIN_STEPS = 2
 MOST_GRAPHS = 64
 """The sizes that are kept; the one that came first makes room."""
 
-Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""Of token ids, positions and places of the keys (rows, 1), and of how many positions are seen, to logits (rows,
+Step = Callable[[torch.Tensor, int], torch.Tensor]
+"""Of token ids, positions and places of the keys (3, rows, 1), and of how many positions are seen, to logits (rows,
 vocabulary)."""
 
 
@@ -53,7 +53,9 @@ class StepGraphs:
         self._memory: tuple[int, ...] = ()
         self._fails = False
 
-    def step(self, compute: Step, numbers: np.ndarray, width: int, memory: tuple[int, ...], device: Any) -> torch.Tensor:
+    def step(
+        self, compute: Step, numbers: np.ndarray, width: int, memory: tuple[int, ...], device: torch.device
+    ) -> torch.Tensor:
         """Logits after `numbers` (3, rows, 1), whose rows see up to `width` positions. `memory` are the addresses of
         what `compute` reads: where they change, what was recorded would read other memory, and is forgotten."""
         if memory != self._memory:
@@ -66,16 +68,16 @@ class StepGraphs:
             return known.logits
         seen = self._plain[size] = self._plain.get(size, 0) + 1
         if self._fails or seen <= PLAIN_STEPS:
-            return compute(*inputs, width)
+            return compute(inputs, width)
         return self._add(compute, inputs, size)
 
     def _add(self, compute: Step, inputs: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         try:
-            made = self._record(inputs, lambda numbers: compute(*numbers, size[1]))
+            made = self._record(inputs, lambda numbers: compute(numbers, size[1]))
         except RuntimeError as error:
             self._fails = True
             logger.warning("steps of sampling are launched kernel by kernel, as no CUDA graph can be made: %s", error)
-            return compute(*inputs, size[1])
+            return compute(inputs, size[1])
         if len(self._graphs) == MOST_GRAPHS:
             del self._graphs[next(iter(self._graphs))]
         self._graphs[size] = made
