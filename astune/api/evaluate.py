@@ -17,6 +17,7 @@ from astune.api.tune import check_input
 from astune.backbone.playing import playing_engine
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
+from astune.config.tasks import JsonlFile
 from astune.errors import ConfigError
 from astune.support.statistics import MeanOverTasks
 from astune.support.terminal import Console
@@ -106,8 +107,9 @@ def open_evaluation(
     loaded: LoadedConfig, *, given: bool = False, limit: int | None = None
 ) -> Iterator[tuple[AstuneConfig, list[Evaluation]]]:
     """Check the input, and yield the configuration with what it asks to be started, and its evaluations: of its
-    held-out tasks, or where tasks were `given` to be evaluated, of those. `limit` is of the tasks of each."""
-    config = loaded.config.astune
+    held-out tasks, or where tasks were `given` in the place of its training tasks, of those alone. `limit` is of the
+    tasks of each."""
+    config = _without_held_out(loaded.config.astune) if given else loaded.config.astune
     check_input(config)
     with environment_service(config) as ready:
         sets = read_tasks(ready)
@@ -117,6 +119,15 @@ def open_evaluation(
             raise ConfigError(f"{where}there are no held-out tasks; set astune.task_reader.jsonl.validation.file_path")
         cut = [each if limit is None else each._replace(tasks=list(each.tasks[:limit])) for each in evaluations]
         yield ready, cut
+
+
+def _without_held_out(config: AstuneConfig) -> AstuneConfig:
+    """The configuration with nothing held out of its training tasks, or beside them."""
+    reader, evaluation = config.task_reader, config.evaluation.model_copy(update={"sets": {}})
+    changed: dict[str, object] = {"validation_fraction": None, "max_training_tasks": None}
+    changed["jsonl"] = reader.jsonl.model_copy(update={"validation": JsonlFile()})
+    changed["huggingface"] = reader.huggingface.model_copy(update={"validation_split": None})
+    return config.model_copy(update={"task_reader": reader.model_copy(update=changed), "evaluation": evaluation})
 
 
 def play_models(

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any
 
 from astune.api.run import Run
-from astune.config.keys import FIELDS, section_of
+from astune.config.keys import FIELDS, FREE_FORM, LEAVES, section_of
 from astune.config.load import LoadedConfig, load_config
 from astune.config.schema import Config
 from astune.config.section import Located
@@ -178,18 +178,32 @@ def _plain(value: Any) -> Any:
 def _refuse_elsewhere(loaded: LoadedConfig) -> None:
     """Raise ConfigError for objects of this process where another has to find them."""
     config = loaded.config.astune
-    workflow, workers = config.rollout.agentscope_learn_protocol, config.rollout.workers
-    backbone = config.backbone in ("trinity", "verl")
-    judges = [(JUDGE, each.judge) for each in config.task_judge.judges]
-    named = [(WORKFLOW, workflow or ""), *([*judges, (READER, config.task_reader.type)] if backbone else [])]
-    live = [(key, name.removeprefix(LIVE)) for key, name in named if name.startswith(LIVE)]
-    if not live or not (backbone or workers):
-        return
-    where = f"the backbone {config.backbone!r}" if backbone else f"astune.rollout.workers={workers}"
+    if config.backbone in ("trinity", "verl"):
+        keys, where = [key for key in LEAVES if key not in FREE_FORM], f"the backbone {config.backbone!r}"
+    else:  # tasks are read and judged in this process
+        keys, where = [WORKFLOW] * bool(config.rollout.workers), f"astune.rollout.workers={config.rollout.workers}"
+    tree = loaded.config.model_dump(mode="json")
+    live = [(key, text.removeprefix(LIVE)) for key in keys for text in _texts(_at(tree, key)) if text.startswith(LIVE)]
     advice = {READER: "write them to a file, and give its path as tasks"}
     lines = (
         f"{key}: {name!r} is only in this process, and {where} plays episodes in others: "
         + advice.get(key, "put it into a file, and import it from there or name it, as 'my_agent.py:Name'")
         for key, name in live
     )
-    raise ConfigError("\n".join(lines))
+    if live:
+        raise ConfigError("\n".join(lines))
+
+
+def _at(tree: Any, key: str) -> Any:
+    for name in key.split("."):
+        tree = tree[name]
+    return tree
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value, wherever."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

@@ -54,6 +54,17 @@ def test_a_run_gives_a_model_that_transformers_load_and_evaluate_compares() -> N
     ]
 
 
+def test_tasks_that_are_given_are_played_in_place_of_all_that_a_file_names() -> None:
+    Path("held.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    reader = {"jsonl": {"training": {"file_path": "none.jsonl"}, "validation": {"file_path": "held.jsonl"}}}
+    evaluation = {"decoding": ["greedy"], "sets": {"more": {"file_path": "held.jsonl"}}}
+    config = {"task_reader": reader | {"max_training_tasks": 2}, "evaluation": evaluation, **SMALL}
+    Path("job.yaml").write_text(json.dumps({"astune": config}))
+    for tasks in ("held.jsonl", ROWS):
+        (one,) = astune.evaluate(ask, tasks, first_is_best, conf="job.yaml").models
+        assert {name: counts["tasks"] for name, counts in one.counts.items()} == {"greedy": len(ROWS)}
+
+
 @each_row(
     ("models", "words"),
     [

@@ -238,6 +238,10 @@ def test_what_is_wrong_is_said_before_anything_begins(call: Callable[[], Run], k
     [
         ({"backbone": "verl"}, ["'<name>' is only in this process, and the backbone 'verl'", "write them to a file"]),
         ({"backbone": "trinity"}, ["the backbone 'trinity'", "put it into a file", "astune.task_reader.type: 'tasks'"]),
+        (
+            {"backbone": "verl", "algorithm": {"advantage": lambda rewards: rewards}},
+            ["astune.algorithm.advantage: 'advantage' is only in this process"],
+        ),
         ({"rollout.workers": 2}, ["'ask_here' is only in this process, and astune.rollout.workers=2"]),
     ],
 )
