@@ -32,7 +32,7 @@ RINGS = {
     ),
     "tools": ({"environment", "judging", "check_tasks"}, {"rubrics", "prompts"}, {"viewer", "online"}, {"doctor"}),
     "worlds": ({"worlds", "tinker_server"},),
-    "shell": ({"api"}, {"cli", "testing", "tuner"}, {"__init__", "__main__"}),
+    "shell": ({"api"}, {"cli", "testing", "tuner"}, {"rl"}, {"__init__", "__main__"}),
 }
 """What a run needs; what looks at runs, tasks and judges; what is found by name and can be removed alone; and the
 commands. In each the lowest layer comes first."""

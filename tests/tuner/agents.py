@@ -5,22 +5,30 @@ from importlib import metadata
 OF_1 = metadata.version("agentscope").startswith("1.")
 
 
-async def ask_agent(model, prompt, question):
-    """The message that an agent with this system prompt answers with."""
+def make_agent(model, prompt):
     if OF_1:
         from agentscope.agent import ReActAgent
         from agentscope.formatter import OpenAIChatFormatter
-        from agentscope.message import Msg
 
         agent = ReActAgent(name="solver", sys_prompt=prompt, model=model, formatter=OpenAIChatFormatter())
         agent.set_console_output_enabled(False)
-        return await agent.reply(msg=Msg("user", question, role="user"))
+        return agent
     from agentscope.agent import Agent
-    from agentscope.message import UserMsg
 
     from astune.workflow.agentscope import training_defaults
 
-    agent = Agent(name="solver", system_prompt=prompt, model=model, **training_defaults())
+    return Agent(name="solver", system_prompt=prompt, model=model, **training_defaults())
+
+
+async def ask_agent(model, prompt, question):
+    """The message that an agent with this system prompt answers with."""
+    agent = make_agent(model, prompt)
+    if OF_1:
+        from agentscope.message import Msg
+
+        return await agent.reply(msg=Msg("user", question, role="user"))
+    from agentscope.message import UserMsg
+
     return await agent.reply(UserMsg("user", question))
 
 
