@@ -1,5 +1,6 @@
-"""Write what the schema of the configuration says: `default_config/default.yaml`, the two conversion files beside it,
-and the tables of docs/configuration.md and docs/trinity.md. Tables of other pages come from the words of the code.
+"""Write what the schema of the configuration says: `default_config/default.yaml`, the JSON schema and the two
+conversion files beside it, and the tables of docs/configuration.md and docs/trinity.md. Tables of other pages come from
+the words of the code.
 
 `python docs/write_tables.py` is part of `make docs`.
 """
@@ -12,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from astune.cli.endings import MEANINGS
+from astune.config.json_schema import FIRST_LINE, SCHEMA_FILE, schema_text
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.render import default_yaml
 from astune.config.schema import Config
@@ -26,7 +28,8 @@ END = "<!-- end -->\n"
 def generate_files() -> Iterator[tuple[Path, str]]:
     """Give the path and the text of each file that is written, whole or in part."""
     settings, docs = ROOT / "default_config", ROOT / "docs"
-    yield settings / "default.yaml", default_yaml()
+    yield settings / "default.yaml", FIRST_LINE.format(file=SCHEMA_FILE) + default_yaml()
+    yield settings / SCHEMA_FILE, schema_text()
     yield settings / "config_auto_convertion_trinity.json", format_fates(OnTrinity)
     yield settings / "config_auto_convertion_verl.json", format_fates(OnVerl)
     yield fill_page(docs / "configuration.md", {"tables": format_sections()})

@@ -1,4 +1,4 @@
-"""`astune config show`, `astune config defaults` and `astune config convert`."""
+"""`astune config show`, `astune config defaults`, `astune config schema` and `astune config convert`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def add_config(commands: Commands) -> None:
         add_conf(each)
         add_backbone_and_overrides(each)
     actions.add_parser("defaults", help="every key, its default and its meaning")
+    actions.add_parser("schema", help="the same as a JSON schema, by which editors complete and check")
 
 
 def _execute(known: argparse.Namespace) -> int:
-    if known.action == "defaults":
-        return defaults()
+    if known.action in ("defaults", "schema"):
+        return defaults() if known.action == "defaults" else schema()
     action = show if known.action == "show" else convert
     return action(known.conf, known.overrides, known.backbone)
 
@@ -54,6 +55,13 @@ def defaults() -> int:
     from astune.config.render import default_yaml
 
     sys.stdout.write(default_yaml())
+    return 0
+
+
+def schema() -> int:
+    from astune.config.json_schema import schema_text
+
+    sys.stdout.write(schema_text())
     return 0
 
 

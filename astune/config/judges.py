@@ -7,12 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     Field,
+    GetJsonSchemaHandler,
     PositiveFloat,
     PositiveInt,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from astune.config.chat_models import AskedModelsConfig
 from astune.config.section import Located, OnTrinity, Section, fate
@@ -35,6 +38,10 @@ class CriterionConfig(Section):
         if isinstance(value, Mapping) and not {"text"} <= set(value) <= set(cls.model_fields):
             raise ValueError(f"a text, or a section with text and any of {', '.join([*cls.model_fields][1:])}")
         return {"text": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler.resolve_ref_schema(handler(core))]}
 
     @model_validator(mode="after")
     def _has_a_scale(self) -> CriterionConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, field_validator
+from pydantic.config import JsonDict
 
 from astune.config.section import Located, OnTrinity, OptionalPlugin, Plugin, Section, fate
 from astune.support.builtin import builtin_name
@@ -55,6 +56,10 @@ class ReasoningGymConfig(Section):
     seed: NonNegativeInt = Field(0, description="another seed makes other tasks")
 
 
+OR_NULL: JsonDict = {"type": ["object", "null"]}
+"""The schema of a section of free keys that null empties."""
+
+
 class EnvServiceConfig(Section):
     env_url: str | None = Field(
         None, pattern=r"^https?://.+", description="address of the environment service, as http://127.0.0.1:8080"
@@ -78,14 +83,17 @@ class EnvServiceConfig(Section):
                 ours="the process that was started, which starts the service on this machine",
                 cluster="they are options of env_service.serve; take the key out, and give them to `astune env serve`",
             )
-        ),
+        )
+        | OR_NULL,
     )
     env_type: str | None = Field(
         None, description="type of environment, where the service has several or tasks do not name theirs"
     )
     training_split: str = Field("train", description="type env_service: the service's tasks to train on")
     validation_split: str | None = Field(None, description="type env_service: its held-out tasks; null: none")
-    params: dict[str, Any] = Field(default_factory=dict, description="sent along when an instance is created")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="sent along when an instance is created", json_schema_extra=OR_NULL
+    )
     token_variable: str | None = Field(
         None, description="environment variable that holds the service's token; null: it asks for none"
     )

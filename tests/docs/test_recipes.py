@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GENERATED = {
     "default_config/default.yaml",
+    "default_config/schema.json",
     "default_config/config_auto_convertion_trinity.json",
     "default_config/config_auto_convertion_verl.json",
     "docs/configuration.md",
