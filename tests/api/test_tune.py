@@ -233,6 +233,11 @@ def test_what_is_wrong_is_said_before_anything_begins(call: Callable[[], Run], k
     assert not Path("runs").exists()
 
 
+@pytest.mark.fault(
+    "Input files and settings",
+    "a lambda or a list is given where episodes are played in other processes",
+    "the call is refused before anything starts; each is named, and what to do",
+)
 @each_row(
     ("keys", "words"),
     [
@@ -271,6 +276,11 @@ def test_it_runs_where_an_event_loop_runs_already() -> None:
     assert run.outcome == "completed" and verdict.reward == 1.0
 
 
+@pytest.mark.fault(
+    "Runs and resuming",
+    "Ctrl-C in a call of `astune.tune`, as a notebook's stop is",
+    "the call returns the run, which is saved, and goes on with `resume=True`",
+)
 def test_ctrl_c_returns_what_was_done_and_the_same_call_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     stop = [True]
 
@@ -297,6 +307,11 @@ def test_a_run_that_cannot_go_on_has_failed() -> None:
     assert "stopped: nothing could be judged in 2 steps in a row" in (run.folder / "run.log").read_text()
 
 
+@pytest.mark.fault(
+    "Input files and settings",
+    "a command takes up the folder of a run whose judge was an object of a Python program",
+    "exit code 2; the judge is named, and what to do",
+)
 def test_names_of_objects_end_with_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     """What only the program had is missing when a command takes up the folder, and that is said."""
     astune.tune(ask, tasks=ROWS, judge=lambda task, response: 1.0, **SMALL)
