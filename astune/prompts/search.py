@@ -14,7 +14,7 @@ from astune.config.clock import read_clock, with_clock
 from astune.config.load import LoadedConfig
 from astune.config.prompts import PromptsConfig
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError, TrainingError, nearest
+from astune.errors import ConfigError, TrainingError, WorkflowError, nearest
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.jsonl import LineFile
 from astune.monitor.progress import Progress
@@ -182,7 +182,9 @@ class _Search:
             self._record.forget("prompt/c0")
         problem.candidates.add(first or {}, (), 0)
         everywhere = range(len(self._tasks))
-        await problem.play(first or {}, everywhere[:1])
+        (begun,) = await problem.play(first or {}, everywhere[:1])
+        if all(attempt.error.startswith(WorkflowError.__name__) for attempt in begun.attempts):
+            raise ConfigError(f"the workflow cannot be played: {begun.attempts[0].error}")
         if first is None and not _names(chosen, texts):
             raise ConfigError(_never_asked(chosen, texts))
         await problem.play(first or {}, everywhere)

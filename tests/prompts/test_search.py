@@ -9,6 +9,7 @@ import pytest
 
 import astune
 from astune import Task, Tuner, WorkflowOutput
+from astune.cli import main
 from astune.errors import ConfigError, TaskError
 from astune.monitor.episodes import read_episodes
 from astune.prompts.result import PromptSearch
@@ -138,6 +139,8 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         search(world.silent)
     with pytest.raises(ConfigError, match=r"never asks for 'sistem'\. Did you mean 'system'\?"):
         search(tune=["sistem"])
+    with pytest.raises(ConfigError, match=r"has the placeholder \{town\}, and nothing fills it"):
+        search(world.solve_in_city, prompts={"system": "You serve in {town}."})
     with pytest.raises(TaskError, match=r"leaves 8 to search on and 4 to test on; expected 3 and 6"):
         search(count=12)
     with pytest.raises(ConfigError, match=r"astune\.prompts\.reflection\.models: not set"):
@@ -146,3 +149,27 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         search(max_episodes=10)
     with pytest.raises(ConfigError, match=r"astune\.rollout\.workers"):
         search("tests.prompts.world:solve", **{"rollout.workers": 2})
+
+
+def test_the_command_says_what_it_found_and_ends_with_3_where_that_is_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in world.tasks()))
+    (folder / "parrot.yaml").write_text(
+        "astune:\n"
+        "  task_reader: {type: jsonl, jsonl: {training: {file_path: tasks.jsonl}}}\n"
+        "  rollout: {agentscope_learn_protocol: 'tests.prompts.world:solve', max_tokens: 64}\n"
+        "  task_judge: {judge_protocol: 'tests.prompts.world:judge'}\n"
+        "  prompts: {reflector: 'tests.prompts.world:reflect', patience: 2, out: best.yaml}\n"
+        "  monitor: {progress: 'off'}\n"
+    )
+    command = ["prompt", "--conf", "parrot.yaml", "--engine", "tests.prompts.world:load_engine"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "ended: 2 rounds in a row (astune.prompts.patience) found nothing better" in said
+    assert "3 candidates in 96 episodes: 96 calls, 4,824 tokens; " in said
+    assert "--- system ---\nYou repeat words. Write in small letters. Put the answer in brackets." in said
+    best = astune.load_prompts("best.yaml")
+    assert main([*command, "--json", "astune.prompts.from=best.yaml"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert not told["gained"] and told["candidate"] == "c0" and told["prompts"] == best
