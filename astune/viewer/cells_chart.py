@@ -55,5 +55,6 @@ def _line(frame: Frame, crossed: Crossed, tuned: bool) -> list[str]:
             parts.append(f'<path class="{style}" style="fill:none" d="M{x:.1f},{low:.1f} V{high:.1f}"/>')
         parts.append(draw_marker(style, x, y, escape(show_mean(crossed.figure, each))))
         value = escape(show_figure(crossed.figure, each.mean))
-        parts.append(f'<text class="strong" x="{x + 12:.1f}" y="{y + (16 if not tuned else -8):.1f}">{value}</text>')
+        under = not tuned and y + 16 < frame.bottom
+        parts.append(f'<text class="strong" x="{x + 12:.1f}" y="{y + (16 if under else -8):.1f}">{value}</text>')
     return parts
