@@ -17,6 +17,7 @@ from astune.api.evaluate import WIDTH, open_evaluation
 from astune.api.run import Curve, Run
 from astune.api.settings import configure
 from astune.backbone.playing import playing_engine
+from astune.config.evaluation import check_figures
 from astune.config.load import LoadedConfig
 from astune.errors import ConfigError
 from astune.monitor.checkpoint_names import find_checkpoint
@@ -147,12 +148,15 @@ def compare_loaded(
         raise ConfigError("--checkpoint none: these are the first weights, which are played anyway; name trained ones")
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit: expected a number of tasks from 1 on, got {limit}")
+    check_figures(figures)
     trained = candidate_of(checkpoint or str(run), config)
     load_engine, as_model = playing_engine(loaded, backbone, engine)
     folder = out or run.with_name(f"{run.name}-compare")
     with open_evaluation(loaded, limit=limit) as (ready, evaluations):
         played = play_cells(loaded.config, ready, source, trained, evaluations, load_engine, folder, as_model=as_model)
     crossed = cross(played, figures)
+    if missing := {*figures} - {each.figure for each in crossed} if crossed else ():
+        raise ConfigError(f"--figures: the cells have no {min(missing)!r} for a task in common")
     found = FourCells(folder, played, crossed, [folder / _name_chart(each) for each in crossed])
     with writing(folder):
         for each, chart in zip(crossed, found.charts, strict=True):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from astune.config.section import Located, Section
+from astune.errors import ConfigError, nearest
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 """The name of a set of held-out tasks: it stands in names of metrics and of files."""
@@ -81,6 +83,17 @@ def is_named_by_user(figure: str) -> bool:
     (True, False, False)
     """
     return any(figure.startswith(family) and figure != family for family in FAMILIES)
+
+
+def check_figures(figures: Iterable[str], option: str = "--figures") -> None:
+    """Raise ConfigError for a name that no figure can have."""
+    for figure in figures:
+        if figure not in FIGURES and not re.fullmatch(r"pass_at_\d+", figure) and not is_named_by_user(figure):
+            families = (f"{family}..." for family in FAMILIES)
+            raise ConfigError(
+                f"{option}: there is no figure {figure!r}.{nearest(figure, FIGURES)} "
+                f"There are: {', '.join([*FIGURES, 'pass_at_2', *families])}"
+            )
 
 
 class HeldOutSetConfig(Section):

@@ -18,6 +18,8 @@ from astune.monitor import EpisodeRecord, RunDir
 from astune.monitor.episodes import UNREADABLE, episode_from_row
 from astune.support.user_code import place_of
 
+CANDIDATES = "candidates.jsonl"
+"""The file of a search, as `astune.prompts` describes it. Its package is not imported: it loads clients of APIs."""
 MOST_OF_A_QUERY, MOST_OF_AN_ANSWER = 2000, 400
 """Characters that the table's search looks through. The whole texts stand in the episode."""
 
@@ -106,7 +108,7 @@ def index_run(run: RunDir) -> RunIndex:
                 entries.append(_index_episode(path, line, offset, size, row))
             except UNREADABLE as error:
                 left_out.append(LeftOut(path.name, line, f"not an episode ({type(error).__name__}: {error})"))
-    candidates = [row for *_, row in _read_rows(run.path / "candidates.jsonl", left_out) if "candidate" in row]
+    candidates = [row for *_, row in _read_rows(run.path / CANDIDATES, left_out) if "candidate" in row]
     return RunIndex(tuple(metrics), tuple(entries), tuple(left_out), tuple(candidates))
 
 

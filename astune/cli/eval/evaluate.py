@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, eval
 from astune.api.evaluate import open_evaluation, play_models
 from astune.backbone.playing import playing_engine
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
-from astune.config.evaluation import FAMILIES, FIGURES, is_named_by_user
+from astune.config.evaluation import check_figures
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, nearest
@@ -70,26 +69,16 @@ def _check_arguments(conf: Path | None, checkpoints: Sequence[str], limit: int |
         raise ConfigError("--checkpoint: expected one, or more to compare with the first, got 0")
     if shown.judge_pairs and len(checkpoints) == 1:
         raise ConfigError("--judge-pairs: it compares the attempts of two; name a second one at --checkpoint")
-    _check_figures(shown)
+    check_figures(shown.figures)
     if limit is not None and limit < 1:
         raise ConfigError(f"--limit: expected a number of tasks from 1 on, got {limit}")
-
-
-def _check_figures(shown: Shown) -> None:
-    for figure in shown.figures:
-        if figure not in FIGURES and not re.fullmatch(r"pass_at_\d+", figure) and not is_named_by_user(figure):
-            families = (f"{family}..." for family in FAMILIES)
-            raise ConfigError(
-                f"--figures: there is no figure {figure!r}.{nearest(figure, FIGURES)} "
-                f"There are: {', '.join([*FIGURES, 'pass_at_2', *families])}"
-            )
 
 
 def compare_folders(folders: Sequence[Path], shown: Shown, unused: Sequence[str]) -> int:
     """Compares two evaluations that were played before. `unused` are arguments that it has no use for."""
     if unused:
         raise ConfigError(f"--compare: it plays nothing, and has no use for {', '.join(unused)}; take that out")
-    _check_figures(shown)
+    check_figures(shown.figures)
     played = [read_played(folder) for folder in folders]
     config = load_config(RunDir(folders[-1]).config_path).config.astune if shown.judge_pairs else None
     return _report(played, shown, config, reports=False)
