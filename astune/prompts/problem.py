@@ -77,6 +77,8 @@ class Problem:
         self.counts = Counts()
         self.ended: str | None = None
         """Why the search is over."""
+        self.failure: Exception | None = None
+        """The error that ended it."""
         self._play, self._reflector = play, reflector
         self._known, self._written = known, written
         self._lowest = 0.0
@@ -110,7 +112,13 @@ class Problem:
     def reflect(self, texts: Texts, names: Sequence[str], tasks: Sequence[int]) -> dict[str, str]:
         """New texts for `names`, from what the candidate did at tasks that it has played; fewer, or none, where nothing
         is wrong with it or no reply can be used. Raises SearchEnds."""
-        return self._wait(self._reflect(texts, names, tasks))
+        try:
+            return self._wait(self._reflect(texts, names, tasks))
+        except SearchEnds:
+            raise
+        except Exception as error:  # a method may take it for a reply that was none
+            self.failure, self.ended = error, str(error)
+            raise
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

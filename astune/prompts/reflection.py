@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from astune.clients.chat_models import ChatModels
 from astune.clients.usage import Usage
-from astune.errors import JudgeError
+from astune.errors import JudgeError, PluginError
+from astune.plugins import culprit
 from astune.prompts.attempts import PlayedAttempt, TaskResult
 from astune.support.user_values import show_value
 from astune.task_judge.llm.fence import fence
@@ -101,7 +102,10 @@ class FunctionReflector:
         self._function = function
 
     async def reflect(self, request: ReflectionRequest, attempt: int) -> Reflected:
-        text = await call_user_code(self._function, request)
+        try:
+            text = await call_user_code(self._function, request)
+        except Exception as error:
+            raise PluginError(f"the reflector failed at {culprit(error)}") from error
         if not isinstance(text, str):
             return Reflected(None, Usage(calls=1), f"it is {show_value(text)}, expected a text")
         return Reflected(text.strip(), Usage(calls=1))

@@ -216,6 +216,8 @@ class _Search:
         finally:
             problem.ended = problem.ended or "the method was done"
             problem.candidates.save()
+        if problem.failure is not None:
+            raise problem.failure
 
     async def _test(self, candidates: Candidates) -> dict[str, Tested]:
         """Play the held-out tasks with the first candidate and the best; not where that is one."""

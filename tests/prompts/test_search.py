@@ -10,7 +10,7 @@ import pytest
 import astune
 from astune import Task, Tuner, WorkflowOutput
 from astune.cli import main
-from astune.errors import ConfigError, TaskError
+from astune.errors import ConfigError, PluginError, TaskError
 from astune.monitor.episodes import read_episodes
 from astune.prompts.result import PromptSearch
 from tests.prompts import world
@@ -107,6 +107,12 @@ def test_texts_that_quote_a_task_are_dropped_and_junk_is_counted() -> None:
     assert dropped and all("it gives the answer to task" in row["why"] for row in dropped)
     junk = search(reflector=world.junk, rounds=2)
     assert not junk.gained and junk.junk == 6 and "expected a text" in rows(junk, "reflections.jsonl")[0]["wrong"]
+
+
+def test_a_reflector_that_raises_ends_the_search_with_its_line_and_what_was_played_is_kept() -> None:
+    with pytest.raises(PluginError, match=r"the reflector failed at .*world\.py.*no idea"):
+        search(reflector=world.fail)
+    assert search(resume=True, engine=world.load_engine, reflector=world.reflect, allow_changes=True).gained
 
 
 def test_budgets_end_a_search_with_a_stated_result() -> None:

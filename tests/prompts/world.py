@@ -87,6 +87,10 @@ def junk(request: ReflectionRequest) -> None:
     """Says nothing."""
 
 
+def fail(request: ReflectionRequest) -> str:
+    raise ValueError("no idea")
+
+
 def lose_placeholder(request: ReflectionRequest) -> str:
     return "You serve." if request.wrong else "You help."
 
