@@ -122,8 +122,14 @@ def compare(
     ):
         texts = prompts.folder if isinstance(prompts, PromptSearch) else prompts
         weights = checkpoint.folder if isinstance(checkpoint, Run) else checkpoint
-        named = [None if each is None else str(each) for each in (texts, weights)]
-        return compare_loaded(loaded, *named, figures, limit, None if out is None else Path(out))
+        return compare_loaded(
+            loaded,
+            None if texts is None else str(texts),
+            None if weights is None else str(weights),
+            figures,
+            limit,
+            None if out is None else Path(out),
+        )
 
 
 def compare_loaded(
