@@ -16,7 +16,7 @@ from astune.monitor.episodes import EpisodeLog
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir, at_run_clock
-from astune.monitor.summary import report_of, summarize
+from astune.monitor.summary import report_of
 from astune.support.concurrency import run_and_leave
 from astune.training.ahead import RolloutsAhead, put_gate
 from astune.training.checkpoints import find_evaluated, go_back, step_of
@@ -144,7 +144,7 @@ def report_if_finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
             f"{run_dir.path} is finished: all of its {step} steps are done, so nothing is; a greater "
             "astune.trainer.total_steps goes on"
         )
-    return RunReport(run_dir.path, step, "completed", summarize(metrics))
+    return report_of(run_dir, step, "completed", (inputs.config.trainer.keep_best,))
 
 
 def assemble(

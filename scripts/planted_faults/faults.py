@@ -273,7 +273,7 @@ RUN_FOLDER = [
     ),
     *faults_in(
         "monitor/run_dir.py",
-        "monitor training/test_evaluation.py training/test_loop.py",
+        "monitor training/test_evaluation.py training/test_any_order.py",
         ("the oldest run of a name goes on", "numbers[max(numbers)]", "numbers[min(numbers)]"),
         ("the oldest checkpoints are kept", "self.checkpoints()[-keep:]", "self.checkpoints()[:keep]"),
         (
@@ -284,7 +284,7 @@ RUN_FOLDER = [
     ),
     *faults_in(
         "monitor/disk.py",
-        "monitor training/test_loop.py training/test_stopped_runs.py",
+        "monitor training/test_any_order.py",
         ("a file that changed is taken as it was", "if _sha256(path) != checksum", "if not path.stat().st_size"),
     ),
     *faults_in(

@@ -54,32 +54,6 @@ def test_resume_without_a_complete_checkpoint_says_so(make_config):
         RunDir.open(make_config(), resume=True)
 
 
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "a run is resumed with another configuration",
-    "the former configuration is kept beside it",
-)
-def test_resume_with_another_config_keeps_the_former_one(make_config):
-    save(RunDir.open(make_config(seed=1), resume=False), 4)
-    run_dir = RunDir.open(make_config(seed=2, allow_changes=True), resume=True)
-    assert "seed: 2" in run_dir.config_path.read_text()
-    assert "seed: 1" in (run_dir.path / "config_until_step_000004.yaml").read_text()
-
-
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "a process dies while it writes a checkpoint",
-    "the half-written one is never taken; the last complete one is",
-)
-def test_a_half_written_checkpoint_is_never_taken(make_config):
-    run_dir = RunDir.open(make_config(), resume=False)
-    save(run_dir, 10)
-    with pytest.raises(KeyboardInterrupt), run_dir.save_checkpoint(20) as folder:
-        (folder / "model.safetensors").write_text("half")
-        raise KeyboardInterrupt
-    assert run_dir.latest_checkpoint() == run_dir.checkpoint_path(10)
-
-
 def test_a_checkpoint_is_not_complete_while_it_is_written_again(make_config):
     run_dir = RunDir.open(make_config(), resume=False)
     save(run_dir, 10)

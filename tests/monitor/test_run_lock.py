@@ -105,6 +105,11 @@ def test_a_new_run_is_newer_than_all_others_also_where_one_was_deleted(begun):
     "options that make it another run are changed at --resume",
     "they are listed and refused, unless --allow-changes says that they are meant",
 )
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "a run is resumed with another configuration",
+    "the former configuration is kept beside it",
+)
 def test_changed_options_are_listed_and_refused_unless_they_are_meant(begun, make_config):
     run_dir = begun(seed=1)
     with pytest.raises(ConfigError) as refused:

@@ -20,7 +20,6 @@ from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.monitor.episodes import read_episodes
-from astune.monitor.metrics import MetricsLog
 from astune.monitor.receipt import receipt_lines
 from astune.rollout.episode import play_episode
 from astune.rollout.setup import Attempt
@@ -32,7 +31,6 @@ from astune.training.engine import Engine
 from astune.training.rollout_setup import rollout_setup
 from astune.training.start import run_training
 from astune.types import Episode, Generation, RunReport, Sample, Sampling, StopReason, Update
-from tests.training.killed import Killed, raise_at
 from tests.training.test_loop import NO_EVALUATION, rows_of, steps_of, timeless
 
 RunJob = Callable[..., RunReport]
@@ -167,28 +165,6 @@ def test_an_episode_may_span_versions_and_each_turn_knows_its_own(write_job: Wri
     report = watched.report  # type: ignore[attr-defined]
     spanning = [len({turn.policy_version for turn in episode.turns}) > 1 for _, episode in episodes(report)]
     assert sum(spanning) == sum(row["episodes/spanning_versions"] for row in steps_of(report)) > 0
-
-
-@pytest.mark.fault(
-    "Runs and resuming",
-    "a run whose rollouts are ahead of training (`astune.synchronizer.style: async`) is killed anywhere in a step",
-    "resumed, it plays again what was not trained, under the same names, and trains nothing twice",
-)
-@pytest.mark.parametrize(("place", "call"), [("update", 2), ("publish", 3), ("log", 4)])
-def test_a_run_that_is_killed_and_resumed_trains_no_episode_twice(
-    conf: Path, run_job: RunJob, learners: list[CountingLearner], monkeypatch: pytest.MonkeyPatch, place: str, call: int
-) -> None:
-    job = (*ahead(2), "astune.trainer.total_steps=5", *NO_EVALUATION)
-    straight = run_job(conf, *job)
-    with monkeypatch.context() as patch:
-        raise_at(patch, call + (place == "publish"), MetricsLog if place == "log" else CountingLearner, place)
-        with pytest.raises(Killed):
-            run_job(conf, *job, "astune.experiment_name=killed")
-    resumed = run_job(conf, *job, "astune.experiment_name=killed", resume=True)
-    names = [[(step, episode.episode_id) for step, episode in episodes(each)] for each in (resumed, straight)]
-    assert names[0] == names[1] and len(set(names[0])) == len(names[0]) == 30
-    assert comparable(resumed) == comparable(straight)
-    assert learners[-1].weight == learners[0].weight != 0
 
 
 def test_a_step_that_fails_ahead_ends_the_run_when_its_turn_comes_and_keeps_the_steps_before(

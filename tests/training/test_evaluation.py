@@ -157,35 +157,6 @@ def test_a_best_step_is_saved_though_no_checkpoint_was_due(conf: Path, run_job: 
     assert kept(run) == ["step_000002", "step_000006"]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 4])
-def test_a_run_that_is_resumed_still_knows_its_best(conf: Path, run_job: RunJob, stopped_after: int) -> None:
-    straight = run_job(conf, *keeps_best(conf, "astune.experiment_name=straight"))
-    less = f"astune.trainer.total_steps={stopped_after}"
-    if stopped_after > 1:
-        run_job(conf, *keeps_best(conf, less))
-    else:  # one step alone has nothing in between
-        run_job(conf, *keeps_best(conf, less, "astune.trainer.keep_best=null"))
-    resumed = run_job(conf, *keeps_best(conf), resume=True)
-    assert kept(resumed.run_dir) == kept(straight.run_dir)
-    assert resumed.summary["best_checkpoint"]["step"] == 2
-
-
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "the newest checkpoint is damaged, and an older one is kept as the best",
-    "the run goes on from the best; figures of later steps are forgotten",
-)
-def test_a_damaged_newest_checkpoint_leaves_the_best(conf: Path, run_job: RunJob) -> None:
-    run = run_job(conf, *keeps_best(conf)).run_dir
-    (run / "checkpoints" / "step_000006" / "counts.json").write_text("{}")
-    with pytest.raises(RunFolderError, match=r"step_000006 is broken: counts.json is not as it was written"):
-        find_checkpoint(str(run))
-    resumed = run_job(conf, *keeps_best(conf, "astune.trainer.total_steps=7"), resume=True)
-    assert resumed.steps == 7
-    assert kept(run) == ["broken_step_000006", "step_000002", "step_000007"]
-    assert logged(run, "eval/greedy/reward") == [1, 2, 3, 4, 5, 6, 7]
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

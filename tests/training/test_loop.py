@@ -64,20 +64,6 @@ def test_the_loop_drives_any_engine(conf: Path, run_job: RunJob, learners: list[
     assert len(list((report.run_dir / "checkpoints").iterdir())) == 3
 
 
-@pytest.mark.parametrize("stop", [1, 2])
-def test_a_resumed_run_equals_one_that_was_never_stopped(
-    conf: Path, run_job: RunJob, learners: list[CountingLearner], stop: int
-) -> None:
-    schedule = ("astune.trainer.warmup_steps=9", "astune.trainer.updates_per_step=2")
-    straight = run_job(conf, *schedule)
-    half = (*schedule, "astune.experiment_name=half")
-    run_job(conf, *half, f"astune.trainer.total_steps={stop}", *NO_EVALUATION)
-    resumed = run_job(conf, *half, "astune.allow_changes=true", resume=True)
-    assert timeless(resumed) == timeless(straight)
-    assert learners[2].weight == learners[0].weight
-    assert learners[1].rates + learners[2].rates == learners[0].rates
-
-
 @pytest.mark.fault(
     "Runs and resuming",
     "a gradient is not finite",

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from astune.cli import main
 from astune.errors import StoreError
 from astune.monitor import read_metrics
-from astune.monitor.metrics import MetricsLog
 from astune.store.database import Database, open_database
 from astune.store.runs import RunStore
 from astune.store.tables import run_episodes, run_samples, runs
@@ -21,7 +20,6 @@ from astune.testing import CountingLearner
 from astune.types import RunReport, Sample, Span, Timeline
 from tests.store.databases import database as database
 from tests.store.databases import url as url
-from tests.training.killed import Killed, raise_at
 
 RunJob = Callable[..., RunReport]
 
@@ -60,26 +58,6 @@ def test_a_run_is_in_the_database_as_in_its_files(conf: Path, run_job: RunJob, u
         assert rows[0].config["astune"]["trainer"]["total_steps"] == 3
         assert rows[0].config["astune"]["monitor"]["store"] is None  # it may hold a password
         assert connection.scalar(sa.select(sa.func.count()).select_from(run_samples)) > 0
-
-
-@pytest.mark.fault(
-    "The store",
-    "a run that writes to a database is killed while a step is recorded, and resumed",
-    "the database has every episode once, as the files have",
-)
-@pytest.mark.parametrize("kill_at", [2, 4])
-def test_a_run_that_was_killed_goes_back_in_the_database_as_in_its_files(
-    conf: Path, run_job: RunJob, url: str, database: Database, kill_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = (f"astune.monitor.store={url}",)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        raise_at(patch, kill_at, MetricsLog, "log")
-        run_job(conf, *options)
-    report = run_job(conf, *options, resume=True)
-    assert report.steps == 3
-    check_equal(database, report.run_dir)
-    with database.reading() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(runs)) == 1
 
 
 @pytest.mark.fault(

@@ -18,14 +18,12 @@ import pytest
 from astune.cli import main
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError, RunFolderError, TrainingError
+from astune.errors import ConfigError, TrainingError
 from astune.monitor import RunDir, read_episodes, read_metrics
-from astune.monitor.metrics import MetricsLog
-from astune.testing import CountingLearner, ScriptedPolicy, script_engine
+from astune.testing import ScriptedPolicy, script_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import Generation, RunReport, Sampling
-from tests.training.killed import Killed, raise_at
 
 ROOT = Path(__file__).parents[2]
 RunJob = Callable[..., RunReport]
@@ -80,55 +78,6 @@ def test_a_finished_run_says_so_and_does_nothing(
     assert len(held) == 1
     assert run_job(conf, "astune.trainer.total_steps=4", resume=True).steps == 4
     check_folder(first.run_dir)
-
-
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "the last checkpoint of a run that is finished is damaged",
-    "--resume goes back to the one before and does its steps again; without one it says that none is left",
-)
-def test_a_finished_run_whose_last_checkpoint_is_damaged_is_not_finished(
-    conf: Path, run_job: RunJob, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_job(conf).run_dir
-    wanted = evaluations(run)
-    (run / "checkpoints" / "step_000003" / "counts.json").write_text("{}")
-    assert run_job(conf, resume=True).steps == 3
-    told = " ".join(capsys.readouterr().out.split())
-    assert "step_000003 is broken and was put aside" in told and "is finished" not in told
-    assert RunDir(run).damage(run / "checkpoints" / "step_000003") is None and evaluations(run) == wanted
-    check_folder(run)
-    for path in RunDir(run).checkpoints():
-        (path / "counts.json").write_text("{}")
-    with pytest.raises(RunFolderError, match="no checkpoint is left to go on from"):
-        run_job(conf, resume=True)
-
-
-@pytest.mark.fault(
-    "Records and checkpoints",
-    "anything at all goes wrong while a step is recorded",
-    "no checkpoint is written without its episodes and figures",
-)
-@pytest.mark.parametrize(
-    ("place", "error"),
-    [("publish", ZeroDivisionError("bug")), ("log", RunFolderError("full")), ("log", Killed())],
-    ids=["a bug after the update", "a full disk", "a kill before the figures are written"],
-)
-def test_no_checkpoint_is_there_without_its_records(
-    conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException
-) -> None:
-    owner: type = {"publish": CountingLearner, "log": MetricsLog}[place]
-    with monkeypatch.context() as patch:
-        raise_at(patch, {"publish": 3, "log": 2}[place], owner, place, error)  # a run begins with a publish
-        if isinstance(error, Killed):
-            with pytest.raises(Killed):
-                run_job(conf)
-        else:
-            assert run_job(conf).status == "failed"
-    run = conf.parent / "runs" / "test" / "job"
-    check_folder(run)
-    assert run_job(conf, resume=True).steps == 3
-    check_folder(run)
 
 
 @pytest.mark.fault(
