@@ -30,7 +30,12 @@ RINGS = {
         {"recordings"},
         {"backbone"},
     ),
-    "tools": ({"environment", "judging", "check_tasks"}, {"rubrics", "prompts"}, {"viewer", "online"}, {"doctor"}),
+    "tools": (
+        {"environment", "judging", "check_tasks", "selection"},
+        {"rubrics", "prompts"},
+        {"viewer", "online"},
+        {"doctor"},
+    ),
     "worlds": ({"worlds", "tinker_server"},),
     "shell": ({"api"}, {"cli", "testing", "tuner"}, {"rl"}, {"__init__", "__main__"}),
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rich.table import Table
 
 from astune.monitor.progress_view import show_tasks
 from astune.monitor.summary import show_figure, show_interval
+from astune.monitor.summary import show_p as show_p
 from astune.rollout.metrics import counts_of, figures_of, name_ends
+from astune.selection.rows import cost_rows, model_rows
+from astune.selection.select import Selection
 from astune.support.statistics import MeanOverTasks, PairedTest
 from astune.support.terminal import make_table
 from astune.training.comparison import Compared, Wins
@@ -82,6 +85,15 @@ def overview_table(all_: Sequence[Evaluated]) -> Table:
     return table
 
 
+def models_tables(found: Selection) -> Iterator[Table]:
+    """Which model: how much each solves, and what a solved task takes."""
+    for title, columns, rows in (model_rows(found), cost_rows(found)):
+        table = _table(title, *columns, gap=2)
+        for row in rows:
+            table.add_row(*row)
+        yield table
+
+
 def comparison_tables(found: ComparedCheckpoints) -> Iterator[Table]:
     """The figures in both with the test of their difference, then the win rates; a table for each evaluation."""
     against = f"{found.second} against {found.first}, on the same tasks"
@@ -137,16 +149,7 @@ def caption(comparisons: Sequence[ComparedCheckpoints]) -> str:
 
 
 def _table(title: str, *columns: str, gap: int = 3) -> Table:
-    return make_table(*columns, left=("held-out", "figure", "95 % interval", "by", ""), gap=gap, title=title)
-
-
-def show_p(test: PairedTest) -> str:
-    """
-    >>> show_p(PairedTest(0.0312, True, 9)), show_p(PairedTest(1e-9, True, 400)), show_p(PairedTest(0.0312, False, 9))
-    ('0.031', '< 0.001', '~0.031')
-    """
-    text = "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"
-    return text if test.exact else f"~{text}"
+    return make_table(*columns, left=("held-out", "figure", "model", "95 % interval", "by", ""), gap=gap, title=title)
 
 
 def show_interval_of(figure: str, found: MeanOverTasks) -> str:
@@ -177,8 +180,8 @@ def as_json(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckp
         }
         for one in evaluated
     ]
-    compared = [_comparison_to_json(each, row) for each in comparisons for row in each.rows]
-    wins = [_wins_row(each, row) for each in comparisons for row in each.wins]
+    compared = [_row_to_json(each, row) for each in comparisons for row in each.rows]
+    wins = [_row_to_json(each, row) for each in comparisons for row in each.wins]
     return {
         "evaluated": shown,
         **({"compared": compared} if compared else {}),
@@ -186,31 +189,8 @@ def as_json(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckp
     }
 
 
-def _comparison_to_json(of: ComparedCheckpoints, row: Compared) -> dict[str, Any]:
-    return {
-        "evaluation": row.evaluation,
-        "figure": row.figure,
-        "names": [of.first, of.second],
-        "first": row.first._asdict(),
-        "second": row.second._asdict(),
-        "difference": row.difference._asdict(),
-        **_test(row.test),
-        "left_out": row.left_out,
-    }
-
-
-def _wins_row(of: ComparedCheckpoints, row: Wins) -> dict[str, Any]:
-    return {
-        "evaluation": row.evaluation,
-        "by": row.by,
-        "names": [of.first, of.second],
-        "won": row.won._asdict(),
-        "tied": row.tied._asdict(),
-        "lost": row.lost._asdict(),
-        **_test(row.test),
-        "left_out": row.left_out,
-    }
-
-
-def _test(test: PairedTest) -> dict[str, Any]:
-    return {"p": test.p, "exact": test.exact, "tasks": test.n}
+def _row_to_json(of: ComparedCheckpoints, row: Compared | Wins) -> dict[str, Any]:
+    cells = {each.name: getattr(row, each.name) for each in fields(row)}
+    test: PairedTest = cells.pop("test")
+    values = {name: cell._asdict() if isinstance(cell, MeanOverTasks) else cell for name, cell in cells.items()}
+    return {"names": [of.first, of.second], **values, "p": test.p, "exact": test.exact, "tasks": test.n}

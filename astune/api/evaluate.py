@@ -14,19 +14,16 @@ from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, eval
 from astune.api.run import Run
 from astune.api.settings import configure
 from astune.api.tune import check_input
-from astune.backbone.playing import playing_engine
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import JsonlFile
 from astune.errors import ConfigError
+from astune.selection.select import candidates_of, engine_for, play_models
 from astune.support.statistics import MeanOverTasks
 from astune.support.terminal import Console
-from astune.training.candidates import Candidate, candidate_of, check_names
 from astune.training.comparison import compare, wins_by_reward
-from astune.training.engine import LoadEngine
 from astune.training.held_out import Evaluation, evaluations_of
 from astune.training.rollout_setup import environment_service
-from astune.training.standalone import Played, play
 from astune.training.tasks import read_tasks
 
 WIDTH = 120
@@ -86,12 +83,11 @@ def evaluate(
         names = [_name_model(model) for model in models]
         if not names:
             raise ConfigError("models: expected one, or more to compare with the first, got an empty list")
-        candidates = [candidate_of(name, loaded.config.astune, "models") for name in names]
-        check_names(candidates, "models")
+        candidates = candidates_of(names, loaded.config.astune, "models")
         with open_evaluation(loaded, given=tasks is not None) as (ready, evaluations):
-            engine = playing_engine(loaded)
-            played = play_models(loaded, ready, evaluations, candidates, engine, None if out is None else Path(out))
-    evaluated = [Evaluated(one, ()) for one in played]
+            engine, folder = engine_for(loaded, candidates), None if out is None else Path(out)
+            contest = play_models(loaded, ready, evaluations, candidates, engine, folder)
+    evaluated = [Evaluated(one, ()) for one in contest.played.values()]
     first, *others = evaluated
     compared = [
         ComparedCheckpoints(
@@ -128,32 +124,6 @@ def _without_held_out(config: AstuneConfig) -> AstuneConfig:
     changed["jsonl"] = reader.jsonl.model_copy(update={"validation": JsonlFile()})
     changed["huggingface"] = reader.huggingface.model_copy(update={"validation_split": None})
     return config.model_copy(update={"task_reader": reader.model_copy(update=changed), "evaluation": evaluation})
-
-
-def play_models(
-    loaded: LoadedConfig,
-    ready: AstuneConfig,
-    evaluations: Sequence[Evaluation],
-    candidates: Sequence[Candidate],
-    engine: tuple[LoadEngine, bool],
-    out: Path | None,
-) -> list[Played]:
-    """Play the evaluations with one model after the other. `engine` is as `playing_engine` gives it; `out` is the
-    folder of the first, those of the others are beside it."""
-    load_engine, as_model = engine
-    played: list[Played] = []
-    for number, candidate in enumerate(candidates, start=1):
-        to, beside = _folder_of(out, number), played[0] if played else None
-        played.append(
-            play(loaded.config, ready, candidate, evaluations, load_engine, to, as_model=as_model, beside=beside)
-        )
-    return played
-
-
-def _folder_of(out: Path | None, number: int) -> Path | None:
-    if out is None or number == 1:
-        return out
-    return out.with_name(f"{out.name}-second" if number == 2 else f"{out.name}-{number}")
 
 
 def _name_model(model: object) -> str:

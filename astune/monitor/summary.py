@@ -13,7 +13,7 @@ from astune.monitor.metrics import read_metrics
 from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
 from astune.monitor.run_dir import RunDir
-from astune.support.statistics import MeanOverTasks
+from astune.support.statistics import MeanOverTasks, PairedTest
 from astune.types import RunReport
 
 
@@ -281,6 +281,15 @@ def show_interval(figure: str, low: float, high: float) -> str:
     if is_success(figure):
         return f"{100 * low:.1f} to {100 * high:.1f} %"
     return f"{show_figure(figure, low)} to {show_figure(figure, high)}"
+
+
+def show_p(test: PairedTest) -> str:
+    """
+    >>> show_p(PairedTest(0.0312, True, 9)), show_p(PairedTest(1e-9, True, 400)), show_p(PairedTest(0.0312, False, 9))
+    ('0.031', '< 0.001', '~0.031')
+    """
+    text = "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"
+    return text if test.exact else f"~{text}"
 
 
 def show_seconds(seconds: float) -> str:

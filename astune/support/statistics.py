@@ -101,6 +101,29 @@ def permutation_test(differences: Sequence[float]) -> PairedTest:
     return PairedTest(as_far / sum(counts.values()), True, len(steps))
 
 
+def holm(values: Sequence[float]) -> list[float]:
+    """The p values of several tests, corrected so that the chance of one or more false findings among all of them is at
+    most what each says (Holm 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected, most = list(values), 0.0
+    for place, number in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        most = max(most, min(1.0, values[number] * (len(values) - place)))
+        corrected[number] = most
+    return corrected
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The least value that at least `part` of all do not exceed.
+
+    >>> quantile([4.0, 1.0, 3.0, 2.0], 0.5), quantile([4.0, 1.0, 3.0, 2.0], 0.95)
+    (2.0, 4.0)
+    """
+    return sorted(values)[max(0, math.ceil(part * len(values) - NOISE) - 1)]
+
+
 def _draw(steps: Sequence[int], found: int) -> float:
     """The flip that was found counts as one of those drawn, so that p is never 0 (Phipson and Smyth 2010)."""
     draw, n, whole = random.Random(len(steps)), len(steps), sum(steps)

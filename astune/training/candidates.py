@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
@@ -76,6 +77,7 @@ def _model_of(text: str, apis: Mapping[str, object], option: str) -> Candidate:
 
 def _make_api(name: str, chat: AuxiliaryModelConfig, key: str) -> Candidate:
     settings = chat.model_dump(mode="json", exclude={"prompt_price", "completion_price", "timeout", "max_retries"})
+    ChatClient(name, chat, key=key)  # refuses a key that is not set, before anybody is asked
     mark = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:16]
     return Candidate(name, mark=mark, api=f"{chat.base_url}#{chat.model}", chat=chat, key=key)
 
@@ -88,13 +90,6 @@ def _at_address(text: str, option: str) -> AuxiliaryModelConfig:
     if not (model := name if has_key else model):
         raise ConfigError(f"{option} {text}: expected the model's name behind the address, as {base_url}#NAME")
     return AuxiliaryModelConfig(base_url=base_url, model=model, api_key_env=variable if has_key else None)
-
-
-def check_names(candidates: Sequence[Candidate], option: str) -> None:
-    """Raise ConfigError where two are of one name: a table could not tell them apart."""
-    names = [candidate.name for candidate in candidates]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{option}: {twice[0]!r} is named twice; expected models of different names")
 
 
 def _mark(folder: Path) -> str:

@@ -1,17 +1,21 @@
 """The calls of a model that is evaluated: how long each took, what it read, wrote and cost; and a chat API in the
 place of the policy.
 
-A line of `calls.jsonl` is a call: {"step": 0, "episode_id": "eval/greedy/7/0", "seconds": 0.8, "prompt_tokens": 120,
-"completion_tokens": 9, "cost": 0.00002, "error": null}. `cost` is null where a price or the tokens are not known.
+A line of `calls.jsonl` is a call, or an episode as a whole:
+
+    {"step": 0, "episode_id": "eval/greedy/7/0", "seconds": 0.8, "prompt_tokens": 120, "completion_tokens": 9,
+     "cost": 0.00002, "error": null, "whole": false}
+
+`cost` is null where a price or the tokens are not known.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from astune.clients.chat import ChatClient
 from astune.clients.usage import usage_of_call
@@ -19,10 +23,11 @@ from astune.config.chat_models import PricedModelConfig
 from astune.context_tracker.calls import Answer, Call, Source
 from astune.context_tracker.chat_source import ChatSource
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.jsonl import LineFile, keep_lines, read_lines
 from astune.rollout.setup import Observer
 from astune.support.current_episode import EPISODE
-from astune.types import Sampling
+from astune.types import Episode, Sampling, Task
 
 CALLS = "calls.jsonl"
 
@@ -30,7 +35,7 @@ CALLS = "calls.jsonl"
 @dataclass(frozen=True)
 class TimedCall:
     """One call of the model, as its agent saw it: retries of the client are within its seconds. Its tokens are None
-    where it failed, or an API did not report them."""
+    where it failed, or an API did not report them. Or `whole`: the episode, without its judging."""
 
     episode_id: str
     seconds: float
@@ -38,6 +43,12 @@ class TimedCall:
     completion_tokens: int | None = None
     cost: float | None = None
     error: str | None = None
+    whole: bool = False
+
+    @property
+    def tokens(self) -> int | None:
+        known = self.prompt_tokens is not None and self.completion_tokens is not None
+        return (self.prompt_tokens or 0) + (self.completion_tokens or 0) if known else None
 
 
 StandIn: TypeAlias = Callable[[Sampling], Source]
@@ -75,6 +86,7 @@ class CallLog(Observer):
         self.sampling = Sampling(1)
         self._file = LineFile(folder / CALLS)
         self._step, self._stand_in, self._prices = step, stand_in, prices
+        self._began: dict[str, float] = {}
 
     def source(self, name: str | None, source: Source) -> Source:
         episode = EPISODE.get()
@@ -82,6 +94,17 @@ class CallLog(Observer):
             return source
         model = source if self._stand_in is None else self._stand_in(self.sampling)
         return _Measured(model, episode.episode_id, self)
+
+    def on_start(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
+        self._began[episode_id] = time.perf_counter()
+
+    async def on_judging(self, episode: Episode) -> None:
+        self.on_end(episode)
+
+    def on_end(self, episode: Episode) -> None:
+        began = self._began.pop(episode.episode_id, None)
+        if began is not None:
+            self.add(TimedCall(episode.episode_id, time.perf_counter() - began, whole=True))
 
     def add(self, call: TimedCall) -> None:
         self._file.append({"step": self._step, **asdict(call)})

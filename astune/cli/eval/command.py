@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import add_overrides
+from astune.errors import ConfigError
 
 if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
 
+UNUSED = ("conf", "backbone", "engine", "limit", "out", "pick", "stop-early")
+"""Options that `--compare` has no use for."""
 EXAMPLES = """\
   {program} eval --conf my_agent.yaml --checkpoint runs/p/n              the newest checkpoint of a run
   {program} eval --conf my_agent.yaml --checkpoint runs/p/n@best --limit 200 astune.evaluation.attempts=8
   {program} eval --conf my_agent.yaml --checkpoint none runs/p/n@40      the model before training, and after step 40
   {program} eval --conf my_agent.yaml --checkpoint none runs/p/n@5 runs/p/n@10 --figures judge/correct_tool judge/recall
   {program} eval --conf my_agent.yaml --checkpoint Qwen/Qwen3-0.6B models/mine
+  {program} eval --conf my_agent.yaml --models small large runs/p/n    which one?
+  {program} eval --conf my_agent.yaml --models small large --pick "cheapest within 3 points" --stop-early 0
   {program} eval --compare runs/p/n-eval/base runs/p/n-eval/n_step_000040
 
 Stopped with Ctrl-C it has lost nothing: the same command goes on."""
@@ -27,7 +33,8 @@ def add_eval(commands: Commands) -> None:
         "eval",
         help="play the held-out tasks with a checkpoint, or compare two",
         description="Plays the held-out tasks of a configuration, astune.evaluation.sets too, and tells each figure "
-        "with its interval and its number of tasks. Exits with 1 if nothing could be judged.",
+        "with its interval and its number of tasks. Exits with 1 if nothing could be judged, with 3 if a model was to "
+        "be picked and none solved a task.",
         examples=EXAMPLES,
     )
     command.set_defaults(execute=_execute)
@@ -43,7 +50,22 @@ def add_eval(commands: Commands) -> None:
         "ADDRESS#NAME or ADDRESS#NAME@VARIABLE, where that environment variable has its key",
     )
     chosen.add_argument(
+        "--models", nargs="+", metavar="M", help="two or more to choose from, named as with --checkpoint"
+    )
+    chosen.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders that earlier evaluations were written into"
+    )
+    command.add_argument(
+        "--pick",
+        metavar="RULE",
+        help="with --models: 'best', the default, 'cheapest within D points' or 'fastest within D points'",
+    )
+    command.add_argument(
+        "--stop-early",
+        type=float,
+        metavar="E",
+        help="with --models: leave out those that cannot win, with at most this chance that the best is among them; "
+        "0: all play all tasks; default: 0.05",
     )
     command.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each set; default: every task")
     command.add_argument("--out", type=Path, metavar="FOLDER", help="default: beside the runs, as runs/p/n-eval/base")
@@ -58,13 +80,22 @@ def add_eval(commands: Commands) -> None:
 def _execute(known: argparse.Namespace) -> int:
     from astune.cli.eval.evaluate import Shown, compare_folders, evaluate
 
-    figures = [text for text in known.figures if "=" not in text]
-    overrides = [*(text for text in known.figures if "=" in text), *known.overrides]
+    figures, overrides = _part(known.figures, known.overrides)
     shown = Shown(figures, known.judge_pairs, known.json)
     if known.compare is not None:
-        unused = [name for name in ("conf", "backbone", "engine", "limit", "out") if getattr(known, name) is not None]
+        unused = [name for name in UNUSED if getattr(known, name.replace("-", "_")) is not None]
         return compare_folders(known.compare, shown, [*unused, *overrides])
-    checkpoints = [text for text in known.checkpoints if "=" not in text]
-    overrides = [*(text for text in known.checkpoints if "=" in text), *overrides]
-    place = (known.backbone, known.engine)
-    return evaluate(known.conf, overrides, checkpoints, *place, known.limit, known.out, shown)
+    models, overrides = _part(known.checkpoints or known.models, overrides)
+    place = (known.backbone, known.engine, known.limit, known.out)
+    if known.models is not None:
+        shown = shown._replace(pick="best" if known.pick is None else known.pick)
+    elif wrong := [name for name in ("pick", "stop-early") if getattr(known, name.replace("-", "_")) is not None]:
+        raise ConfigError(f"--{wrong[0]}: it is for --models; take it out, or name the checkpoints there")
+    early = 0.05 if known.stop_early is None else known.stop_early
+    return evaluate(known.conf, overrides, models, *place, shown, early)
+
+
+def _part(texts: Sequence[str], overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part keys of the configuration from names, behind which they stand on the line."""
+    names = [text for text in texts if "=" not in text]
+    return names, [*(text for text in texts if "=" in text), *overrides]

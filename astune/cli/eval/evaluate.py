@@ -7,67 +7,111 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, evaluation_tables
-from astune.api.evaluate import open_evaluation, play_models
-from astune.backbone.playing import playing_engine
-from astune.cli.endings import DONE, FAILED, INTERRUPTED
+from astune.api.eval_tables import (
+    ComparedCheckpoints,
+    Evaluated,
+    as_json,
+    evaluation_tables,
+    models_tables,
+    overview_table,
+)
+from astune.api.evaluate import open_evaluation
+from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.config.evaluation import check_figures
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, nearest
 from astune.monitor.run_dir import RunDir
+from astune.selection.pick import read_rule
+from astune.selection.rows import outcome_lines, selection_to_json
+from astune.selection.select import (
+    Selection,
+    candidates_of,
+    choosing_for,
+    engine_for,
+    play_models,
+    select,
+    unpriced,
+)
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
 from astune.support.visible import tell
-from astune.training.candidates import candidate_of, check_names
 from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
 from astune.training.standalone import Played, read_played
 from astune.viewer import write_report
+from astune.viewer.models_page import write_models_page
 
 
 class Shown(NamedTuple):
     """The wishes of the command line: figures to show (none means all), pairs of attempts for the judge, JSON or
-    tables."""
+    tables; the rule that picks a model, None where others are compared with the first."""
 
     figures: Sequence[str] = ()
     judge_pairs: bool = False
     as_json: bool = False
+    pick: str | None = None
 
 
 def evaluate(
     conf: Path | None,
     overrides: Sequence[str],
-    checkpoints: Sequence[str],
+    models: Sequence[str],
     backbone: str | None,
     engine: str | None,
     limit: int | None,
     out: Path | None,
     shown: Shown,
+    stop_early: float = 0.0,
 ) -> int:
-    """Plays the held-out tasks with each checkpoint. Returns 1 where in one of them nothing could be judged."""
-    _check_arguments(conf, checkpoints, limit, shown)
+    """Plays the held-out tasks with each model. Returns 1 where in one of them, or with `shown.pick` in all of them,
+    nothing could be judged, and 3 where a model was to be picked and none solved a task."""
+    option = "--checkpoint" if shown.pick is None else "--models"
+    _check_arguments(conf, models, limit, shown, option)
     loaded = load_config(conf, overrides, backbone=backbone)
-    candidates = [candidate_of(text, loaded.config.astune) for text in checkpoints]
-    check_names(candidates, "--checkpoint")
+    candidates = candidates_of(models, loaded.config.astune, option)
+    rule = None if shown.pick is None else read_rule(shown.pick, unpriced(candidates))
+    choosing = None if rule is None else choosing_for(rule, len(candidates), stop_early)
     with open_evaluation(loaded, limit=limit) as (ready, evaluations):
         if shown.judge_pairs:
             judge_of = comparing_judges(ready)
             for task in (task for each in evaluations for task in each.tasks):
                 judge_of(task)
+        used = engine_for(loaded, candidates, backbone, engine)
         try:
-            played = play_models(loaded, ready, evaluations, candidates, playing_engine(loaded, backbone, engine), out)
+            contest = play_models(loaded, ready, evaluations, candidates, used, out, choosing)
         except KeyboardInterrupt:
             tell("interrupted; every episode that ended is kept, and the same command goes on")
             return INTERRUPTED
-        return _report(played, shown, ready)
+        if rule is not None:
+            return _report_models(select(contest, rule), shown)
+        return _report(list(contest.played.values()), shown, ready)
 
 
-def _check_arguments(conf: Path | None, checkpoints: Sequence[str], limit: int | None, shown: Shown) -> None:
+def _report_models(found: Selection, shown: Shown) -> int:
+    evaluated = [Evaluated(one, shown.figures) for one in found.contest.played.values()]
+    _check_chosen(evaluated, shown)
+    page = write_models_page(found)
+    if shown.as_json:
+        tell(json.dumps(selection_to_json(found, page) | as_json(evaluated, ()), indent=2))
+    else:
+        console = Console()
+        for table in (*models_tables(found), overview_table(evaluated)):
+            console.print(table)
+        for line in (*outcome_lines(found), f"report  {page}"):
+            tell(line)
+    if found.picked is not None:
+        return DONE
+    return LEARNED_NOTHING if any(one.solved for one in found.figures) else FAILED
+
+
+def _check_arguments(conf: Path | None, models: Sequence[str], limit: int | None, shown: Shown, option: str) -> None:
     if conf is None:
-        raise ConfigError("--checkpoint: name the configuration too, as --conf my_agent.yaml")
-    if not checkpoints:
+        raise ConfigError(f"{option}: name the configuration too, as --conf my_agent.yaml")
+    if shown.pick is not None and shown.judge_pairs:
+        raise ConfigError("--judge-pairs: it compares with the first at --checkpoint; take it out, or name them there")
+    if not models and shown.pick is None:
         raise ConfigError("--checkpoint: expected one, or more to compare with the first, got 0")
-    if shown.judge_pairs and len(checkpoints) == 1:
+    if shown.judge_pairs and len(models) == 1:
         raise ConfigError("--judge-pairs: it compares the attempts of two; name a second one at --checkpoint")
     check_figures(shown.figures)
     if limit is not None and limit < 1:
