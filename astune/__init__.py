@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from astune.api.rubric import learn_rubric
     from astune.api.run import Run
     from astune.api.search_prompts import search_prompts
+    from astune.api.select_model import select_model
     from astune.api.tune import tune
     from astune.task_judge.registry import register_judge
     from astune.workflow.named_texts import load_prompts
@@ -52,6 +53,7 @@ _LAZY = {
     "load_prompts": "astune.workflow.named_texts",
     "register_judge": "astune.task_judge.registry",
     "search_prompts": "astune.api.search_prompts",
+    "select_model": "astune.api.select_model",
     "tune": "astune.api.tune",
 }
 
@@ -78,6 +80,7 @@ __all__ = [
     "load_prompts",
     "register_judge",
     "search_prompts",
+    "select_model",
     "tune",
 ]
 

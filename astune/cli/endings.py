@@ -13,7 +13,8 @@ MEANINGS = {
     FAILED: "stopped before the end: nothing could be judged, a tool was dead, updates failed, or ASTune did; or a "
     "fault was found, or two episodes differ",
     BAD_INPUT: "never began: the command, the configuration, the tasks or the model is wrong, or a package is missing",
-    LEARNED_NOTHING: "went through all steps, and none of them changed the model (`rubrics`, `prompt`: nothing better)",
+    LEARNED_NOTHING: "went through all steps, and none of them changed the model (`rubrics`, `prompt`: nothing better; "
+    "`eval --models`: none solved a task)",
     INTERRUPTED: "stopped by Ctrl-C, SIGTERM or SIGHUP; what was done is saved, and `--resume` goes on",
 }
 """For `--help`; docs/runs.md has the same."""

@@ -17,7 +17,7 @@ COSTS: dict[str, Callable[[ModelFigures], float | None]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class PickRule:
     """`by` is "best", "cheapest" (for a solved task) or "fastest" (by the median of episodes); of the last two only
     models count that are not worse than the best by more than `within`, a share of tasks."""
 
@@ -40,12 +40,12 @@ class Rule:
         return figures[min(costs)[1]] if costs else None
 
 
-def read_rule(text: str, unpriced: Collection[str]) -> Rule:
+def read_rule(text: str, unpriced: Collection[str]) -> PickRule:
     """Read "best", "cheapest within 3 points" or "fastest within 3 points". Raises ConfigError for another one, and
     where the cheapest is asked for and `unpriced` models have no price.
 
     >>> read_rule("cheapest within 3 points", ())
-    Rule(by='cheapest', within=0.03)
+    PickRule(by='cheapest', within=0.03)
     """
     found = RULE.fullmatch(text.strip())
     if text.strip() != "best" and found is None:
@@ -54,10 +54,10 @@ def read_rule(text: str, unpriced: Collection[str]) -> Rule:
             "'cheapest within 3 points'"
         )
     if found is None:
-        return Rule("best")
+        return PickRule("best")
     if found[1] == "cheapest" and unpriced:
         raise ConfigError(
             f"--pick {text!r}: there is no price for {', '.join(unpriced)}; set prompt_price and completion_price at "
             "astune.rollout.auxiliary_models.<name>, or pick by 'fastest within D points'"
         )
-    return Rule(found[1], float(found[2]) / 100)
+    return PickRule(found[1], float(found[2]) / 100)

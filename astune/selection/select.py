@@ -19,7 +19,7 @@ from astune.selection.figures import (
     measure,
     values_of,
 )
-from astune.selection.pick import Rule
+from astune.selection.pick import PickRule
 from astune.selection.rounds import Outpaced, find_worse, shuffle_tasks, sizes_of_rounds
 from astune.support.visible import tell
 from astune.training.candidates import Candidate, candidate_of
@@ -52,7 +52,7 @@ class Selection:
 
     evaluation: str
     figure: str
-    rule: Rule
+    rule: PickRule
     figures: Sequence[ModelFigures]
     against: Sequence[AgainstBest]
     contest: Contest
@@ -68,7 +68,7 @@ def candidates_of(models: Sequence[str], config: AstuneConfig, option: str) -> l
     return candidates
 
 
-def choosing_for(rule: Rule, models: int, stop_early: float) -> Choosing:
+def choosing_for(rule: PickRule, models: int, stop_early: float) -> Choosing:
     """Check the wishes of who chooses. Raises ConfigError."""
     if models < 2:
         raise ConfigError(f"--models: expected two or more models to choose from, got {models}")
@@ -167,7 +167,7 @@ def _leave_out(contest: Contest, evaluation: str, models: int, tests: int, choos
         tell(f"{worse.name} is left out after {worse.tasks} tasks: worse than {worse.leader} (p {worse.p:.2g})")
 
 
-def select(contest: Contest, rule: Rule) -> Selection:
+def select(contest: Contest, rule: PickRule) -> Selection:
     """Pick a model of those that played."""
     first = next(iter(contest.played.values()), None)
     if first is None:

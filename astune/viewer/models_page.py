@@ -23,7 +23,7 @@ VIEW = "view.html"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TaskCell:
     """What one model made of one task, "-" for nothing, and the addresses of its episodes."""
 
     text: str
@@ -38,7 +38,7 @@ class TaskRow:
 
     task_id: str
     query: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TaskCell, ...]
 
 
 def write_models_page(found: Selection) -> Path:
@@ -90,7 +90,7 @@ def _rows_that_differ(
             value, folder = one.values.get(task), played[one.name].relative_to(start)
             text = "not played" if not entries else "-" if value is None else show_figure(found.figure, value)
             part = 1 if value is None else 0 if value >= 1 else 3 if value <= 0 else 2
-            cells.append(Cell(text, part, tuple(_address(folder, entry) for entry in entries)))
+            cells.append(TaskCell(text, part, tuple(_address(folder, entry) for entry in entries)))
         query = next(entry.query for each in episodes.values() for entry in each.get(task, []))
         rows.append((min(told, default=0.0) - max(told, default=0.0), TaskRow(task, query, tuple(cells))))
     return [row for _, row in sorted(rows, key=lambda item: item[0])]

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import astune
 from astune.cli import main
+from astune.errors import ConfigError
 from astune.testing import ScriptedChatServer
 from tests.rows import each_row
-from tests.selection.worlds import TASKS, knows, write_job
+from tests.selection.worlds import TASKS, asker, judge, knows, write_job
 
 PRICES = {"prompt_price": 1e6, "completion_price": 0}
 
@@ -185,3 +187,20 @@ def test_bad_input_is_told_before_anybody_is_asked(
     assert apis.evaluate(*arguments) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert set(apis.asked.values()) == {0}
+
+
+def test_python_picks_as_the_command_does(apis: Apis) -> None:
+    rows = [{"query": f"task {number}"} for number in range(12)]
+    models = {name: {"model": name, **each} for name, each in apis.models.items()}
+    found = astune.select_model(
+        asker,
+        rows,
+        judge,
+        models=["small", "medium", "large"],
+        pick="cheapest within 10 points",
+        rollout={"auxiliary_models": models},
+        evaluation={"decoding": ["sampled"]},
+    )
+    assert found.picked == "medium" and found.report.is_file() and "picked: medium" in str(found)
+    with pytest.raises(ConfigError, match="expected two or more"):
+        astune.select_model(asker, rows, judge, models=["small"], rollout={"auxiliary_models": models})
