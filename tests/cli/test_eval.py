@@ -370,7 +370,7 @@ def test_a_chat_api_plays_in_the_place_of_the_policy_and_its_calls_are_kept(
     assert {body["model"] for body in server.requests} == {"m", "other"}
     assert {(body["temperature"], body["max_tokens"]) for body in server.requests} == {(1.0, 4), (0.0, 4)}
     calls, unpriced = (read_calls(Path(one["folder"])) for one in found["evaluated"])
-    assert len(calls) == 2 * TASKS and {each.error for (each,) in calls.values()} == {None}
-    assert {(each.prompt_tokens, each.completion_tokens, each.cost) for (each,) in calls.values()} == {(2, 1, 2.0)}
-    assert {each.cost for (each,) in unpriced.values()} == {None}
+    assert len(calls) == 2 * TASKS and {each.error for each, _ in calls.values()} == {None}
+    assert {(each.prompt_tokens, each.completion_tokens, each.cost) for each, _ in calls.values()} == {(2, 1, 2.0)}
+    assert {each.cost for each, _ in unpriced.values()} == {None}
     assert engine(job.parent).LOADED == []
