@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from astune.cli import config, doctor, env, export, prompt, run, tinker_server, view
+from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, view
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
 from astune.cli.eval import cells
@@ -37,6 +37,7 @@ EXAMPLES = """\
 """
 
 COMMANDS = (
+    init.add_init,
     *(run.add_run, run.add_demo, config.add_config, run.add_report, export.add_export, view.add_view),
     *(prompt.add_prompt, evaluation.add_eval, cells.add_compare, doctor.add_doctor),
     *(tasks.add_tasks, tasks.add_check_tasks),

@@ -1,0 +1,189 @@
+"""`astune init`: a folder that runs, from five answers; or a copy of a tutorial."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astune.errors import ConfigError, nearest
+from astune.support.resources import default_config_dir, tutorial_dir
+from astune.support.visible import tell
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+TEMPLATE = "start"
+"""The tutorial that every folder begins as."""
+BACKBONES = ("local", "trinity", "verl")
+TEXTS = (".py", ".yaml", ".jsonl", ".md", ".txt")
+"""The files of a tutorial that are copied; caches and runs are left."""
+QUESTIONS = {
+    "agent": "Your agent, as file.py:name of a workflow; nothing: a small one to change",
+    "tasks": "Your tasks, as a .jsonl, .csv or .parquet file; nothing: four word problems",
+    "judge": "Your judge, as MathAnswerAsJudge or file.py:name; nothing: one that looks for the answer",
+    "model": "The model, as a folder or hub id; nothing: tiny, which ships",
+    "backbone": "Where it will run: local, trinity or verl; nothing: local",
+}
+EXAMPLES = """\
+  {program} init my_agent
+  {program} init my_agent --agent agent.py:answer --tasks tasks.jsonl --judge MathAnswerAsJudge --model Qwen/Qwen3-0.6B
+  {program} init --from frozen_lake"""
+
+
+def add_init(commands: Commands) -> None:
+    command = commands.add_parser("init", help="write a folder that runs, to start from", examples=EXAMPLES)
+    command.set_defaults(execute=_execute)
+    command.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="a new one; without it my_agent")
+    command.add_argument("--from", dest="tutorial", metavar="TUTORIAL", help="copy this tutorial instead")
+    for name, question in QUESTIONS.items():
+        command.add_argument(f"--{name}", help=question.partition(";")[0])
+    command.add_argument("--yes", action="store_true", help="ask nothing: take what is not given as it ships")
+
+
+def _execute(known: argparse.Namespace) -> int:
+    given = {name: getattr(known, name) for name in QUESTIONS}
+    if known.tutorial is not None:
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise ConfigError(f"--{unused[0]}: a tutorial is copied as it is; take --from out, or --{unused[0]}")
+        return copy_tutorial(known.tutorial, known.folder or Path(known.tutorial))
+    if not known.yes and sys.stdin.isatty():
+        for name, question in QUESTIONS.items():
+            if given[name] is None:
+                tell(f"{question}: ", end="")
+                sys.stdout.flush()
+                given[name] = sys.stdin.readline().strip() or None
+    return write_folder(known.folder or Path("my_agent"), **given)
+
+
+def write_folder(
+    folder: Path, agent: str | None, tasks: str | None, judge: str | None, model: str | None, backbone: str | None
+) -> int:
+    """Write the folder of `astune init`; nothing is there before all of it is. Raises `ConfigError`."""
+    backbone = backbone or "local"
+    if backbone not in BACKBONES:
+        raise ConfigError(
+            f"--backbone: got {backbone!r}, expected {', '.join(BACKBONES)}.{nearest(backbone, BACKBONES)}"
+        )
+    if tasks is not None and not Path(tasks).is_file():
+        raise ConfigError(f"--tasks: no such file: {tasks}")
+    values = {"agent.py:answer": find_workflow(agent, folder) if agent else None}
+    values |= {"tasks.jsonl": _from_folder(tasks, folder) if tasks else None}
+    values |= {"judge.py:judge": _place_of(judge, folder) if judge else None}
+    values |= {"path: tiny": f"path: {_model(model, folder)}" if model else None}
+    values |= {"backbone: local": f"backbone: {backbone}"}
+
+    def fill(half: Path) -> None:
+        _copy_files(tutorial_dir() / TEMPLATE, half, "schema.json")
+        shutil.copy(default_config_dir() / "schema.json", half)
+        conf = half / "agent.yaml"
+        text = conf.read_text(encoding="utf-8")
+        for old, new in values.items():
+            text = text.replace(old, new or old)
+        conf.write_text(text, encoding="utf-8")
+        for name, value in (("agent.py", agent), ("tasks.jsonl", tasks), ("judge.py", judge)):
+            if value is not None:
+                (half / name).unlink()
+
+    _write_beside(folder, fill)
+    tell(f"wrote {folder}; next:\n  cd {folder}\n  python check.py\n  astune --conf agent.yaml")
+    return 0
+
+
+def copy_tutorial(name: str, folder: Path) -> int:
+    """Copy a tutorial, and those that it takes files of beside it. Raises `ConfigError` for a name that none has."""
+    known = sorted(path.name for path in tutorial_dir().iterdir() if (path / "README.md").is_file())
+    if name not in known:
+        raise ConfigError(f"--from: there is no tutorial {name!r}.{nearest(name, known)} There are: {', '.join(known)}")
+    sources = {name: tutorial_dir() / name}
+    texts = "".join(path.read_text(encoding="utf-8") for path in _files(sources[name]) if path.suffix != ".md")
+    sources |= {other: tutorial_dir() / other for other in known if f"../{other}/" in texts or f'"{other}"' in texts}
+
+    def fill(half: Path) -> None:
+        for other, source in sources.items():
+            _copy_files(source, half / other, "../schema.json")
+        shutil.copy(default_config_dir() / "schema.json", half)
+
+    _write_beside(folder, fill)
+    tell(f"wrote {folder}; read {folder / name / 'README.md'} first")
+    return 0
+
+
+def find_workflow(agent: str, folder: Path) -> str:
+    """Find the workflow in a file by reading it, as the configuration in `folder` names it. Nothing is imported.
+
+    Raises `ConfigError` where there is none, or more than one and none is named."""
+    file, _, name = agent.rpartition(":") if ".py:" in agent else (agent, "", "")
+    if not Path(file).is_file():
+        raise ConfigError(f"--agent: no such file: {file}; expected file.py or file.py:name")
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--agent: {file} is no Python file: {error}") from error
+    found = [each for node in tree.body for each in _workflow_in(node)]
+    if name and name not in found:
+        raise ConfigError(f"--agent: {file} has no workflow {name!r}.{nearest(name, found)} {_what_is_one(found)}")
+    if not name and len(found) != 1:
+        raise ConfigError(f"--agent: {file}: {_what_is_one(found)}")
+    return f"{_from_folder(file, folder)}:{name or found[0]}"
+
+
+def _workflow_in(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.ClassDef):
+        if any(ast.unparse(base).rpartition(".")[2] == "Workflow" for base in node.bases):
+            yield node.name
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        names = {argument.arg for argument in node.args.args}
+        if "task" in names and names & {"tuner", "model"}:
+            yield node.name
+
+
+def _what_is_one(found: list[str]) -> str:
+    if found:
+        return f"it has the workflows {', '.join(found)}; name one, as --agent file.py:{found[0]}"
+    return "it has no workflow: a function of (task, tuner) or (task, model), or a class of Workflow"
+
+
+def _place_of(judge: str, folder: Path) -> str:
+    file, _, name = judge.rpartition(":")
+    if file.endswith(".py") and not Path(file).is_file():
+        raise ConfigError(f"--judge: no such file: {file}")
+    return f"{_from_folder(file, folder)}:{name}" if Path(file).is_file() else judge
+
+
+def _model(model: str, folder: Path) -> str:
+    return _from_folder(model, folder) if Path(model).is_dir() else model
+
+
+def _from_folder(path: str, folder: Path) -> str:
+    return os.path.relpath(path, folder)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    return (path for path in sorted(source.rglob("*")) if path.is_file() and path.suffix in TEXTS)
+
+
+def _copy_files(source: Path, target: Path, schema: str) -> None:
+    for path in _files(source):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text(encoding="utf-8").replace("../../default_config/schema.json", schema)
+        copy.write_text(text.replace("python launcher.py", "astune").replace("tutorial/", ""), encoding="utf-8")
+
+
+def _write_beside(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a folder beside, then give it its name: half of it is never there. Raises `ConfigError` where one is."""
+    if folder.exists():
+        raise ConfigError(f"{folder} is there already; name a new folder: astune init FOLDER")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
+        half = Path(beside) / folder.name
+        half.mkdir()
+        fill(half)
+        half.rename(folder)

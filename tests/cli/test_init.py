@@ -1,0 +1,107 @@
+"""`astune init`: each folder that it can write passes its own check, and nothing is written over."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+
+from astune.cli import main
+from astune.config.load import load_config
+from astune.monitor import read_episodes
+from tests.rows import each_row
+
+pytest.importorskip("torch")
+
+AGENT = """
+import a_library_that_is_not_installed_here
+"""
+WORKFLOW = """
+from astune import WorkflowOutput
+
+def helper(text): return text
+
+async def solve(task, tuner):
+    messages = [{"role": "user", "content": task.query}]
+    reply = await tuner.openai_client("a").chat.completions.create(model="policy", messages=messages)
+    return WorkflowOutput(answer=helper(reply.choices[0].message.content))
+"""
+CHOICES = [
+    [],
+    ["--agent", "own.py", "--judge", "own_judge.py:judge", "--backbone", "verl"],
+    ["--agent", "own.py:solve", "--tasks", "own.csv", "--judge", "MathAnswerAsJudge"],
+    ["--tasks", "own.csv", "--judge", "own_judge.py:judge", "--model", "Qwen/Qwen3-0.6B"],
+    ["--judge", "MathAnswerAsJudge", "--model", "Qwen/Qwen3-0.6B", "--backbone", "trinity"],
+]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(WORKFLOW, encoding="utf-8")
+    Path("own_judge.py").write_text("def judge(task, episode):\n    return True\n", encoding="utf-8")
+    Path("own.csv").write_text("query,answer\nWhat is 3 plus 4?,7\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda each: " ".join(each) or "none")
+def test_a_folder_passes_its_own_check(choices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["init", "mine", "--yes", *choices]) == 0
+    monkeypatch.chdir("mine")
+    assert runpy.run_path("check.py")["check"]() == 0
+    (episodes,) = Path("runs").glob("*/*/episodes/*.jsonl")
+    (record,) = read_episodes(episodes)
+    assert record.episode.error is None and record.episode.reward is not None
+    first = Path("agent.yaml").read_text(encoding="utf-8").splitlines()[0]
+    assert Path(first.rpartition("=")[2]).is_file()
+    backbone = choices[choices.index("--backbone") + 1] if "--backbone" in choices else "local"
+    assert load_config(Path("agent.yaml")).config.astune.backbone == backbone
+
+
+def test_a_folder_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["init", "mine", "--yes"]) == 0
+    monkeypatch.chdir("mine")
+    assert main(["--conf", "agent.yaml", "astune.trainer.total_steps=2"]) == 0
+    lines = Path("runs/astune/agent/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert max(json.loads(line)["step"] for line in lines) == 2
+
+
+@each_row(
+    ("arguments", "said"),
+    [
+        (["there"], "there is there already; name a new folder"),
+        (["mine", "--agent", "none.py"], "--agent: no such file: none.py"),
+        (["mine", "--agent", "two.py"], "it has the workflows solve, again; name one, as --agent file.py:solve"),
+        (["mine", "--agent", "two.py:slove"], "has no workflow 'slove'. Did you mean 'solve'?"),
+        (["mine", "--agent", "agent_alone.py"], "it has no workflow: a function of (task, tuner)"),
+        (["mine", "--tasks", "none.jsonl"], "--tasks: no such file: none.jsonl"),
+        (["mine", "--judge", "none.py:judge"], "--judge: no such file: none.py"),
+        (["mine", "--backbone", "verll"], "Did you mean 'verl'?"),
+        (["--from", "frozen_lak"], "Did you mean 'frozen_lake'? There are: any_agent,"),
+        (["--from", "frozen_lake", "--model", "tiny"], "a tutorial is copied as it is"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_nothing_is(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    Path("there").mkdir(exist_ok=True)
+    Path("two.py").write_text(WORKFLOW + WORKFLOW.replace("solve", "again"), encoding="utf-8")
+    Path("agent_alone.py").write_text(AGENT, encoding="utf-8")
+    before = sorted(os.listdir())
+    assert main(["init", "--yes", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(os.listdir()) == before
+
+
+def test_a_tutorial_is_copied_with_those_that_it_takes_files_of() -> None:
+    assert main(["init", "mine", "--from", "react_agent"]) == 0
+    assert sorted(path.name for path in Path("mine").iterdir()) == ["math_agent", "react_agent", "schema.json"]
+    loaded = load_config(Path("mine/react_agent/demo.yaml"))
+    assert loaded.config.astune.task_reader.jsonl.training.file_path == str(
+        Path("mine/math_agent/data/train.jsonl").resolve()
+    )
+    text = Path("mine/react_agent/demo.yaml").read_text(encoding="utf-8")
+    assert "astune --conf react_agent/demo.yaml" in text
+    assert text.startswith("# yaml-language-server: $schema=../schema")
