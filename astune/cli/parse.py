@@ -37,8 +37,7 @@ EXAMPLES = """\
 """
 
 COMMANDS = (
-    init.add_init,
-    *(run.add_run, run.add_demo, config.add_config, run.add_report, export.add_export, view.add_view),
+    *(run.add_run, run.add_demo, init.add_init, config.add_config, run.add_report, export.add_export, view.add_view),
     *(prompt.add_prompt, evaluation.add_eval, cells.add_compare, doctor.add_doctor),
     *(tasks.add_tasks, tasks.add_check_tasks),
     *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
