@@ -86,7 +86,7 @@ def overview_table(all_: Sequence[Evaluated]) -> Table:
 
 
 def models_tables(found: Selection) -> Iterator[Table]:
-    """Which model: how much each solves, and what a solved task takes."""
+    """Make the tables of models: how much each solves, and what a solved task takes."""
     for title, columns, rows in (model_rows(found), cost_rows(found)):
         table = _table(title, *columns, gap=2)
         for row in rows:

@@ -18,9 +18,9 @@ from astune.selection.select import (
     candidates_of,
     choosing_for,
     engine_for,
+    list_unpriced,
     play_models,
     select,
-    unpriced,
 )
 from astune.support.terminal import Console
 from astune.viewer.models_page import write_models_page
@@ -72,7 +72,7 @@ def select_model(
     """
     with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
         candidates = candidates_of(models, loaded.config.astune, "models")
-        rule = read_rule(pick, unpriced(candidates))
+        rule = read_rule(pick, list_unpriced(candidates))
         choosing = choosing_for(rule, len(candidates), stop_early)
         with open_evaluation(loaded, given=tasks is not None) as (ready, evaluations):
             engine, folder = engine_for(loaded, candidates), None if out is None else Path(out)

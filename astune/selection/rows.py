@@ -16,7 +16,7 @@ Rows: TypeAlias = tuple[str, Sequence[str], list[tuple[str, ...]]]
 
 
 def model_rows(found: Selection) -> Rows:
-    """How much each solves, and how that compares with the best."""
+    """Make the rows of how much each solves, and how that compares with the best."""
     against = {one.name: one for one in found.against}
     rows: list[tuple[str, ...]] = []
     for one in found.figures:
@@ -38,7 +38,7 @@ def model_rows(found: Selection) -> Rows:
 
 
 def cost_rows(found: Selection) -> Rows:
-    """What a solved task takes, and seconds: the median, and what 95 % stay below."""
+    """Make the rows of what a solved task takes, and of seconds: the median, and what 95 % stay below."""
     columns = ("model", "cost", "tokens", "episode p50", "p95", "call p50", "p95")
     rows: list[tuple[str, ...]] = [
         (
@@ -70,7 +70,7 @@ def _seconds(pair: tuple[float, float] | None) -> tuple[str, str]:
 
 
 def outcome_lines(found: Selection) -> list[str]:
-    """Who was left out, who could not be reached, why attempts failed, and which one is picked."""
+    """Say who was left out, who could not be reached, why attempts failed, and which one is picked."""
     lines = [
         f"left out: {worse.name} after {worse.tasks} tasks, {show_figure(found.figure, worse.value)} where "
         f"{worse.leader} had {show_figure(found.figure, worse.leading)}"

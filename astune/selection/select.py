@@ -77,7 +77,7 @@ def choosing_for(rule: PickRule, models: int, stop_early: float) -> Choosing:
     return Choosing(stop_early, rule.within)
 
 
-def unpriced(candidates: Sequence[Candidate]) -> list[str]:
+def list_unpriced(candidates: Sequence[Candidate]) -> list[str]:
     """List the names of those whose answers have no price that is known."""
     prices = [(each.name, each.chat and (each.chat.prompt_price, each.chat.completion_price)) for each in candidates]
     return [name for name, known in prices if known is None or None in known]

@@ -39,7 +39,7 @@ class Candidate:
     """Names the API in errors."""
 
     def as_row(self) -> dict[str, Any]:
-        """What a folder says of whom it holds the evaluation."""
+        """Make what a folder says of whom it holds the evaluation."""
         names = ("name", "checkpoint", "model", "step", "mark", *(["api"] if self.api else []))
         return {name: getattr(self, name) for name in names}
 

@@ -29,9 +29,9 @@ from astune.selection.select import (
     candidates_of,
     choosing_for,
     engine_for,
+    list_unpriced,
     play_models,
     select,
-    unpriced,
 )
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
@@ -69,7 +69,7 @@ def evaluate(
     _check_arguments(conf, models, limit, shown, option)
     loaded = load_config(conf, overrides, backbone=backbone)
     candidates = candidates_of(models, loaded.config.astune, option)
-    rule = None if shown.pick is None else read_rule(shown.pick, unpriced(candidates))
+    rule = None if shown.pick is None else read_rule(shown.pick, list_unpriced(candidates))
     choosing = None if rule is None else choosing_for(rule, len(candidates), stop_early)
     with open_evaluation(loaded, limit=limit) as (ready, evaluations):
         if shown.judge_pairs:
