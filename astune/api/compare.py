@@ -78,7 +78,7 @@ class FourCells:
         }
 
     def __str__(self) -> str:
-        console = Console(width=WIDTH)
+        console = Console(width=WIDTH, color_system=None)
         with console.capture() as text:
             self.print(console)
         return text.get()

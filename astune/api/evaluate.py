@@ -51,7 +51,7 @@ class EvaluatedModels:
         return as_json(self.models, self.compared)
 
     def __str__(self) -> str:
-        console = Console(width=WIDTH)
+        console = Console(width=WIDTH, color_system=None)
         with console.capture() as text:
             for table in evaluation_tables(self.models, self.compared):
                 console.print(table)

@@ -39,7 +39,7 @@ class SelectedModel:
         return selection_to_json(self.selection, self.report)
 
     def __str__(self) -> str:
-        console = Console(width=WIDTH)
+        console = Console(width=WIDTH, color_system=None)
         with console.capture() as text:
             for table in models_tables(self.selection):
                 console.print(table)
