@@ -99,8 +99,8 @@ def reads_examples(algorithm: AlgorithmConfig | None) -> bool:
     return algorithm is not None and "method" in ALGORITHMS.get(algorithm.algorithm_type, {})
 
 
-def algorithm_keys(algorithm: AlgorithmConfig) -> dict[str, Any]:
-    """The keys of the algorithm."""
+def algorithm_keys(algorithm: AlgorithmConfig, *, held_out: bool) -> dict[str, Any]:
+    """The keys of the algorithm; `held_out` says that there are tasks to evaluate on."""
     found = _look_up("algorithm.algorithm_type", algorithm.algorithm_type, ALGORITHMS)
     keys: dict[str, Any] = {f"astune.algorithm.{name}": value for name, value in found.items()}
     keys |= {
@@ -110,10 +110,8 @@ def algorithm_keys(algorithm: AlgorithmConfig) -> dict[str, Any]:
     }
     if "method" in found:
         return keys
-    return keys | {
-        "astune.rollout.num_repeat": algorithm.group_size,
-        "astune.evaluation.every": algorithm.eval_interval_steps,
-    }
+    keys["astune.rollout.num_repeat"] = algorithm.group_size
+    return keys | ({"astune.evaluation.every": algorithm.eval_interval_steps} if held_out else {})
 
 
 def example_keys(train: DatasetConfig) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def tune(
     if model is not None:
         keys |= model_keys(model, backbone)
     if algorithm is not None or config_path is None:
-        keys |= algorithm_keys(algorithm or AlgorithmConfig())
+        keys |= algorithm_keys(algorithm or AlgorithmConfig(), held_out=eval_dataset is not None)
     tasks, held_out = rows or (None, None)
     return tune_weights(
         None if examples else workflow_func,

@@ -61,10 +61,16 @@ def test_names_parameters_fields_and_defaults_are_those_of_agentscope():
 @each_row(
     ("keys", "expected"),
     [
-        (lambda: algorithm_keys(AlgorithmConfig()), {"advantage": "step_wise_grpo", "loss": "ppo_clip"}),
-        (lambda: algorithm_keys(AlgorithmConfig(algorithm_type="dapo", batch_size=4)), {"preset": "dapo"}),
-        (lambda: algorithm_keys(AlgorithmConfig(algorithm_type="sft")), {"method": "sft"}),
-        (lambda: algorithm_keys(AlgorithmConfig(eval_interval_steps=7)), {"every": 7, "num_repeat": 8}),
+        (
+            lambda: algorithm_keys(AlgorithmConfig(), held_out=False),
+            {"advantage": "step_wise_grpo", "loss": "ppo_clip"},
+        ),
+        (
+            lambda: algorithm_keys(AlgorithmConfig(algorithm_type="dapo", batch_size=4), held_out=False),
+            {"preset": "dapo"},
+        ),
+        (lambda: algorithm_keys(AlgorithmConfig(algorithm_type="sft"), held_out=False), {"method": "sft"}),
+        (lambda: algorithm_keys(AlgorithmConfig(eval_interval_steps=7), held_out=True), {"every": 7, "num_repeat": 8}),
         (lambda: model_keys(MODEL, "local"), {"path": "tiny", "max_model_len": 512, "max_tokens": 32}),
         (lambda: model_keys(TunerModelConfig(model_path="m", max_model_len=64), "local"), {"max_tokens": 63}),
         (
