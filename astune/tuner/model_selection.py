@@ -43,7 +43,8 @@ async def select_model(
     candidate_models: Sequence[Any],
     max_threads: int = 2,
 ) -> tuple[Any, dict[str, float]]:
-    """Play the tasks with each model, and return the best with the figures of its episodes."""
+    """Check the arguments. Raises ValueError for what 1.x refuses too, and `ConfigError`: the contest itself is not
+    there yet."""
     check_parameters(workflow_func, ("task", "model"))
     try:
         check_parameters(judge_func, ("task", "response"))
@@ -51,4 +52,7 @@ async def select_model(
         check_parameters(judge_func, ("_task", "response"))
     if len(candidate_models) < 2:
         raise ValueError(f"candidate_models: expected two or more to choose from, got {len(candidate_models)}")
-    raise ConfigError("select_model: the contest of models is a command so far: `astune eval --conf FILE --models A B`")
+    raise ConfigError(
+        "select_model: it cannot play with AgentScope's model objects yet. Today: astune.evaluate(workflow, tasks, "
+        'judge, models=["ADDRESS/v1#NAME@KEY_VARIABLE", ...]) compares APIs and models on the same tasks'
+    )

@@ -22,6 +22,7 @@ from astune.tuner import (
     tune_prompt,
 )
 from astune.tuner.keys import algorithm_keys, model_keys, task_keys
+from astune.tuner.model_selection import avg_time_judge, avg_token_consumption_judge, select_model
 from astune.tuner.prompt_tune import prompt_keys
 from tests.rows import each_row
 
@@ -203,3 +204,19 @@ def test_functions_with_other_parameters_are_refused(check, function, expected):
     with pytest.raises(ValueError) as error:
         check(function)
     assert expected in str(error.value)
+
+
+async def test_judges_of_models_make_small_figures_great_rewards():
+    response = {"response": "42", "metrics": {"execution_time": 1.5, "usage": {"total_tokens": 30}}}
+    assert (await avg_time_judge({}, response)).metrics == {"avg_time_seconds": 1.5}
+    assert (await avg_token_consumption_judge({}, response)).reward == -30.0
+    with pytest.raises(ValueError, match="execution_time"):
+        await avg_time_judge({}, "42")
+
+
+async def test_select_model_says_that_it_is_not_there():
+    given = {"workflow_func": solve, "judge_func": avg_time_judge, "train_dataset": DatasetConfig(path="train.jsonl")}
+    with pytest.raises(ValueError, match="two or more"):
+        await select_model(**given, candidate_models=["one"])
+    with pytest.raises(ConfigError, match=r"Today: astune\.evaluate"):
+        await select_model(**given, candidate_models=["one", "two"])
