@@ -53,6 +53,6 @@ async def select_model(
     if len(candidate_models) < 2:
         raise ValueError(f"candidate_models: expected two or more to choose from, got {len(candidate_models)}")
     raise ConfigError(
-        "select_model: it cannot play with AgentScope's model objects yet. Today: astune.evaluate(workflow, tasks, "
-        'judge, models=["ADDRESS/v1#NAME@KEY_VARIABLE", ...]) compares APIs and models on the same tasks'
+        "select_model: it cannot play with AgentScope's model objects yet. Today: astune.select_model(workflow, tasks, "
+        'judge, models=["ADDRESS/v1#NAME@KEY_VARIABLE", ...]) picks one of them by the same tasks'
     )

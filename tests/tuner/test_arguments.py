@@ -218,5 +218,5 @@ async def test_select_model_says_that_it_is_not_there():
     given = {"workflow_func": solve, "judge_func": avg_time_judge, "train_dataset": DatasetConfig(path="train.jsonl")}
     with pytest.raises(ValueError, match="two or more"):
         await select_model(**given, candidate_models=["one"])
-    with pytest.raises(ConfigError, match=r"Today: astune\.evaluate"):
+    with pytest.raises(ConfigError, match=r"Today: astune\.select_model"):
         await select_model(**given, candidate_models=["one", "two"])
