@@ -22,6 +22,7 @@ VENVT := .venv-trinity
 VENVV := .venv-verl
 VENVS := .venv-vllm
 VENVK := .venv-tinker
+VENVR := .venv-trackers
 VENVU := .venv-upgrades
 VENVN := .venv-newest
 VENVN1 := .venv-newest-as1
@@ -42,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -95,6 +96,11 @@ test-tinker: $(VENVK)/.done
 # The verl backbone with real verl and Ray, on a machine without GPUs. Python 3.11 or 3.12.
 test-verl: $(VENVV)/.done
 	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl $(PYTEST_ARGS)
+
+# W&B, SwanLab, MLflow and Trackio without a network: 450 MB of packages, so not in CI, where tests/monitor/test_trackers.py
+# shows what holds of every tracker.
+test-trackers: $(VENVR)/.done
+	OMP_NUM_THREADS=1 $(VENVR)/bin/python -m pytest tests/trackers $(PYTEST_ARGS)
 
 # vLLM as what answers agents: its CPU build, in an environment of its own, as it wants an older transformers than ours.
 test-vllm: $(VENV)/.done $(VENVS)/.done
@@ -159,6 +165,9 @@ $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requiremen
 
 $(VENVC)/.done: pyproject.toml constraints/clients.txt tests/clients/requirements.txt
 	$(call build,$(VENVC),constraints/clients.txt,dev,--requirement tests/clients/requirements.txt)
+
+$(VENVR)/.done: pyproject.toml constraints/trackers.txt
+	$(call build,$(VENVR),constraints/trackers.txt,trackers,hypothesis pytest pytest-asyncio)
 
 # What `openai>=` in pyproject.toml promises.
 $(VENVO)/.done: pyproject.toml constraints/clients.txt
@@ -225,6 +234,7 @@ lock:
 		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
+	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)lora$(comma)online$(comma)dev,\
 		--requirement external/trinity/requirements-cpu.txt "torch==2.13.0")
 	$(call freeze,verl,agentscope2$(comma)local$(comma)dev,\
@@ -242,4 +252,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) $(VENVK) $(VENVU) $(VENVN) $(VENVN1) .venv-lock .gpu-wheels .gpu-site dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) $(VENVK) $(VENVR) $(VENVU) $(VENVN) $(VENVN1) .venv-lock .gpu-wheels .gpu-site dist build

@@ -66,7 +66,7 @@ def run_both(folder: Path, seed: int, given: argparse.Namespace) -> list[Side]:
         f"astune.trainer.total_steps={given.steps}",
         f"astune.trainer.tasks_per_step={given.tasks_per_step}",
         "astune.evaluation={before: false, every: 0, after: false}",
-        "astune.monitor={progress: plain, tensorboard: false}",
+        "astune.monitor={progress: plain, trackers: []}",
     ]
     ahead = [
         "astune.synchronizer.style=async",

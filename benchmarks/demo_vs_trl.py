@@ -82,7 +82,7 @@ class Ours:
             f"astune.seed={seed}",
             f"astune.trainer.total_steps={given.steps}",
             f"astune.evaluation={{before: false, every: 0, after: true, decoding: [{given.decoding}]}}",
-            "astune.monitor={progress: 'off', tensorboard: false}",
+            "astune.monitor={progress: 'off', trackers: []}",
         )
         loaded = load_config(DEMO / "demo.yaml", overrides)
         self._run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)

@@ -128,7 +128,7 @@ def make_run(episodes: int, folder: Path) -> RunDir:
     """Of episodes with two turns, all of one conversation but for their names and rewards."""
     run = RunDir.open(Config.model_validate({"astune": {"runs_dir": str(folder)}}), resume=False)
     row = episode_to_row(EpisodeRecord(1, "train", asyncio.run(talk(2, shipped()))))
-    chance, metrics = Random(0), MetricsLog(run, tensorboard=False)
+    chance, metrics = Random(0), MetricsLog(run)
     with LineFile(run.episodes_dir / "train.jsonl") as file:
         for number in range(episodes):
             step, reward, task_id = number // OF_A_STEP + 1, float(chance.random() < 0.5), f"t{number // 8}"
@@ -231,7 +231,7 @@ def committing(calls: int, folder: Path) -> Callable[[], object]:
     online = {"folder": str(folder), "commit": {"every_seconds": None, "every_episodes": RATED}}
     config = Config.model_validate({"astune": {"online": online, "rollout": {"max_tokens": 16}}})
     service = OnlineService(config, local_model(config))
-    log = CommitLog(folder, service.database, tensorboard=False)
+    log = CommitLog(folder, service.database, Config())
     trainer = Trainer(config, load_engine, service.database, folder)
     made: list[int | None] = []
 

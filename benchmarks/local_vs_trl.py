@@ -127,7 +127,7 @@ class Ours:
                 "max_tokens": ANSWER,
             },
             "trainer": {"tasks_per_step": PROMPTS, "learning_rate": LEARNING_RATE},
-            "monitor": {"progress": "off", "tensorboard": False},
+            "monitor": {"progress": "off", "trackers": []},
         }
         (folder / "job.yaml").write_text(json.dumps({"astune": astune_config}))
         loaded = load_config(folder / "job.yaml")

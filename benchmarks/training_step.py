@@ -122,7 +122,7 @@ def synthetic(groups: int, repeat: int, prompt: int, answer: int) -> list[Sample
 def demo_episodes() -> list[Sample]:
     """The training rows of a step of the demo, all groups taken as if they had a signal."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        overrides = [f"astune.runs_dir={folder}", "astune.monitor.progress='off'", "astune.monitor.tensorboard=false"]
+        overrides = [f"astune.runs_dir={folder}", "astune.monitor.progress='off'", "astune.monitor.trackers=[]"]
         loaded = load_config(DEMO, overrides)
         run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load_engine, stack, None)
         repeat, sampling = run.config.rollout.num_repeat, sampling_for(run.config, "sampled")

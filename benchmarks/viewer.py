@@ -144,7 +144,7 @@ def make_run(folder: Path, episodes: int, tokens: int) -> tuple[RunDir, str]:
     run = RunDir.open(Config.model_validate({"astune": {"runs_dir": str(folder)}}), resume=False)
     chat_format = ChatFormat.load(tiny_model_dir())
     rng = random.Random(0)
-    metrics = MetricsLog(run, tensorboard=False)
+    metrics = MetricsLog(run)
     with EpisodeLog(run) as log:
         for number in range(episodes):
             step = number // STEP + 1

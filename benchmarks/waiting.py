@@ -47,7 +47,7 @@ def run(looks: int, steps: int, more: list[str]) -> tuple[float, float]:
             f"astune.runs_dir={folder}",
             f"astune.trainer.total_steps={steps + 1}",
             "astune.evaluation={before: false, every: 0, after: false}",
-            "astune.monitor={progress: 'off', tensorboard: false}",
+            "astune.monitor={progress: 'off', trackers: []}",
             *more,
         ]
         command = [sys.executable, "launcher.py", "--conf", "tutorial/math_agent/demo.yaml", *overrides]

@@ -20,6 +20,7 @@ from astune.config.judges import (
 )
 from astune.config.model import LoraConfig as LoraConfig
 from astune.config.model import ModelConfig as ModelConfig
+from astune.config.monitor import MonitorConfig as MonitorConfig
 from astune.config.online import OnlineConfig as OnlineConfig
 from astune.config.prompts import PromptsConfig as PromptsConfig
 from astune.config.rollout import RolloutConfig as RolloutConfig
@@ -67,36 +68,6 @@ class DebugConfig(Section):
     )
     studio_url: str | None = Field(
         None, pattern=r"^https?://.+", description="address of AgentScope Studio, which then shows the messages"
-    )
-
-
-class MonitorConfig(Section):
-    check_invariants: bool = Field(
-        False,
-        description="check every episode and every step against the rules of the context tracker (debug does)",
-        json_schema_extra=fate(
-            OnTrinity(
-                ours="the workflow inside Trinity's runners and our samples operator, in Trinity's experience pipeline",
-                methods=("rl",),
-            )
-        ),
-    )
-    tensorboard: bool = Field(True, description="write TensorBoard events")
-    progress: Literal["auto", "bar", "plain", "off"] = Field(
-        "auto", description="auto: bars on a terminal, lines elsewhere"
-    )
-    log_json: bool = Field(False, description="write run.log and the files of logs/ as JSON Lines")
-    store: str | None = Field(
-        None,
-        description="database that gets episodes and samples of a run besides: sqlite:///FILE or postgresql://...; "
-        "null: none",
-        json_schema_extra=fate(
-            OnTrinity(
-                ours="the process that was started writes the episodes into it; samples are weighed in "
-                "Trinity's own processes and are not",
-                methods=("rl",),
-            )
-        ),
     )
 
 

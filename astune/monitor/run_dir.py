@@ -47,7 +47,6 @@ class RunDir:
         self.metrics_path = path / "metrics.jsonl"
         self.episodes_dir = path / "episodes"
         self.checkpoints_dir = path / "checkpoints"
-        self.tensorboard_dir = path / "tensorboard"
         self.report_path = path / "report.html"
         self._held: RunLock | None = None
 

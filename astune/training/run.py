@@ -137,7 +137,8 @@ def batch_rules_for(run: TrainingRun) -> BatchRules:
 
 
 def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> None:
-    """Write the episodes of `groups` into the run's folder."""
+    """Write the episodes of `groups` into the run's folder. Trackers are shown the first of each group."""
     for group in groups:
         for episode in group.episodes:
             run.episodes.write(episode, step=step, phase=phase)
+    run.metrics.show(step, phase, [group.episodes[0] for group in groups if group.episodes])

@@ -269,7 +269,7 @@ def _write_figures(
 ) -> None:
     with writing(run_dir.metrics_path):
         run_dir.metrics_path.unlink(missing_ok=True)
-    log = MetricsLog(run_dir, tensorboard=False)
+    log = MetricsLog(run_dir)
     for name, played in groups.items():
         metrics = evaluation_metrics(played, seconds)
         log.log(step, {f"eval/{name}/{figure}": value for figure, value in metrics.items()})

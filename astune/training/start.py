@@ -17,6 +17,7 @@ from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of
+from astune.monitor.trackers import load_trackers, open_trackers
 from astune.support.concurrency import run_and_leave
 from astune.training.ahead import RolloutsAhead, put_gate
 from astune.training.checkpoints import find_evaluated, go_back, step_of
@@ -98,6 +99,7 @@ def train_stage(
         methods = [each.config.astune.algorithm.method for each in loaded.stages]
         report = report_of(run.run_dir, run.step, status, run.keep_best, methods)
         report = replace(report, error=error)
+        run.metrics.close(status)
         run.progress.run_finished(report)
         return report
 
@@ -159,6 +161,7 @@ def assemble(
     input is found before the folder of a new one is made."""
     config = inputs.config
     store = open_run_store(config, stack)
+    trackers = load_trackers(config.monitor)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     stack.callback(engine.close)
     gate = None
@@ -171,7 +174,7 @@ def assemble(
     else:
         run_dir.save_config(loaded.config)
     progress = stack.enter_context(Progress(config.monitor.progress))
-    metrics = MetricsLog(run_dir, config.monitor.tensorboard)
+    metrics = MetricsLog(run_dir, open_trackers(trackers, loaded.config, run_dir, progress.warn))
     stack.callback(metrics.close)
     begin_run(store, loaded.config, run_dir, new)
     episodes = stack.enter_context(EpisodeLog(run_dir, store))

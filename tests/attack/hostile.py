@@ -48,7 +48,7 @@ def run(folder: Path, name: str, kinds: Sequence[str], steps: int) -> RunReport:
         "trainer.tasks_per_step": len(rows),
         "trainer.learning_rate": 1e-4,
         "monitor.progress": "off",
-        "monitor.tensorboard": "false",
+        "monitor.trackers": "[]",
     }
     evaluations = [f"astune.evaluation.{when}" for when in ("before=false", "after=false", "every=0")]
     return LocalBackbone().run(load_config(None, [*evaluations, *(f"astune.{k}={v}" for k, v in settings.items())]))

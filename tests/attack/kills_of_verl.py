@@ -29,7 +29,7 @@ SECONDS = 900.0
 """The longest that one start, or one end, of the run may take."""
 APART = 0.01
 """How far weights may be from those of a run that was never stopped, beside how far that has moved them."""
-SETTINGS = ("--backbone=verl", "verl.trainer.n_gpus_per_node=2", "astune.monitor.tensorboard=false")
+SETTINGS = ("--backbone=verl", "verl.trainer.n_gpus_per_node=2", "astune.monitor.trackers=[]")
 
 
 class VerlJob(Job):

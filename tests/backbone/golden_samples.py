@@ -29,7 +29,7 @@ astune:
   task_reader: {{jsonl: {{training: {{file_path: train.jsonl}}}}}}
   rollout: {{agentscope_learn_protocol: "tests.backbone.golden_samples:nobody", max_tokens: 64}}
   trainer: {{total_steps: 1, tasks_per_step: 1}}
-  monitor: {{progress: "off", tensorboard: false, check_invariants: true}}
+  monitor: {{progress: "off", trackers: [], check_invariants: true}}
 """
 
 

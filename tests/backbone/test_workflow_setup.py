@@ -64,7 +64,7 @@ def job(tmp_path: Path) -> Path:
         "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},
         "rollout": {"agentscope_learn_protocol": "shop.py:Shop", "num_repeat": 2, "max_tokens": 4},
         "trainer": {"total_steps": 1, "tasks_per_step": 1},
-        "monitor": {"tensorboard": False},
+        "monitor": {"trackers": []},
     }
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({"astune": config}))

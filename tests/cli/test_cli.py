@@ -177,10 +177,10 @@ def test_settings_the_backbone_ignores_are_named(job: Path, capsys: pytest.Captu
 
 
 def test_settings_the_backbone_does_not_know_are_errors(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job.write_text(JOB + "  monitor:\n    tensorboard: false\n  debug: {num_tasks: 1}\n")
+    job.write_text(JOB + "  monitor:\n    trackers: []\n  debug: {num_tasks: 1}\n")
     assert run("--conf", "job.yaml") == 2
     errors = capsys.readouterr().err
-    assert "job.yaml:5: astune.monitor.tensorboard: backbone 'fake' does not support it" in errors
+    assert "job.yaml:5: astune.monitor.trackers: backbone 'fake' does not support it" in errors
     assert "num_tasks" not in errors, "a default written out asks for nothing"
 
 

@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "rollout": {"agentscope_learn_protocol": f"{agent}:asker", "num_repeat": 2, "max_tokens": 4},
         "trainer": {"total_steps": 8, "tasks_per_step": 2, "save_every": 4, "keep_checkpoints": 9},
         "evaluation": {"before": False, "after": False},
-        "monitor": {"progress": "plain", "tensorboard": False},
+        "monitor": {"progress": "plain", "trackers": []},
     }
     (tmp_path / "job.yaml").write_text(json.dumps({"astune": config}))
     run_training(load_config(tmp_path / "job.yaml"), engine(tmp_path).load)

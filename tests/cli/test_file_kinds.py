@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
     run = RunDir(folder / "run")
     run.path.mkdir()
     run.save_config(Config())
-    metrics = MetricsLog(run, tensorboard=False)
+    metrics = MetricsLog(run)
     metrics.log(1, {"reward/mean": 0.5})
     metrics.close()
     with EpisodeLog(run) as log:

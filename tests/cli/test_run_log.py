@@ -33,7 +33,7 @@ astune:
   task_reader: {jsonl: {training: {file_path: train.jsonl}}, shuffle: false}
   rollout: {num_repeat: 3, max_tokens: 4}
   trainer: {total_steps: 2, tasks_per_step: 1, save_every: 1}
-  monitor: {progress: plain, tensorboard: false}
+  monitor: {progress: plain, trackers: []}
 """
 RUN = Path("runs/p/job")
 Astune = Callable[..., str]

@@ -82,7 +82,7 @@ def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
         (GOOD + "  resume: maybe\n", "F:4: astune.resume: expected true or false, got 'maybe'"),
         (
             GOOD + "  monitor:\n",
-            "F:4: astune.monitor: expected a section with check_invariants, tensorboard, progress, log_json, store, ",
+            "F:4: astune.monitor: expected a section with check_invariants, trackers, tracker_episodes, wandb, ",
         ),
         (
             GOOD + "  model:\n    dtype: float23\n",

@@ -132,7 +132,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         "astune.synchronizer.style=async",
         "astune.synchronizer.max_staleness=0",
         "astune.monitor.progress=off",
-        "astune.monitor.tensorboard=false",
+        "astune.monitor.trackers=[]",
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocking, "EVERY", 0.01)

@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from astune.errors import RunFolderError
-from astune.monitor import EpisodeLog, MetricsLog, RunDir, read_episodes, read_metrics
+from astune.monitor import EpisodeLog, RunDir, read_episodes, read_metrics
 from astune.monitor.jsonl import LineFile, keep_lines, read_lines
+from tests.monitor.tensorboard import log_with_tensorboard
 from tests.rows import each_row
 
 
@@ -92,7 +93,7 @@ def test_a_line_that_is_no_episode_is_named(tmp_path):
 
 
 def test_names_that_no_protocol_takes_do_not_end_the_run(run_dir):
-    log = MetricsLog(run_dir, tensorboard=True)
+    log = log_with_tensorboard(run_dir)
     log.log(1, {"workflow/\ud800": 1.0, "huge": 1e300})
     log.close()
     (row,) = read_metrics(run_dir.metrics_path)

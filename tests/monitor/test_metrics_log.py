@@ -6,10 +6,11 @@ import pytest
 
 from astune.errors import AstuneError
 from astune.monitor import MetricsLog, read_metrics
+from tests.monitor.tensorboard import log_with_tensorboard
 
 
 def test_each_line_is_on_disk_as_soon_as_it_is_logged(run_dir):
-    log = MetricsLog(run_dir, tensorboard=False)
+    log = MetricsLog(run_dir)
     log.log(1, {"loss": 0.5})
     assert [row["loss"] for row in read_metrics(run_dir.metrics_path)] == [0.5]
     log.close()
@@ -19,7 +20,7 @@ def test_each_line_is_on_disk_as_soon_as_it_is_logged(run_dir):
     "Records and checkpoints", "a figure is NaN or infinite", "it is null, and the file stays strict JSON"
 )
 def test_figures_that_are_not_finite_are_null_and_the_file_stays_strict_json(run_dir):
-    log = MetricsLog(run_dir, tensorboard=True)
+    log = log_with_tensorboard(run_dir)
     log.log(1, {"loss": float("nan"), "grad_norm": float("inf"), "reward/mean": 0.0})
     log.close()
 
@@ -31,11 +32,11 @@ def test_figures_that_are_not_finite_are_null_and_the_file_stays_strict_json(run
 
 
 def test_a_resumed_run_has_no_double_points(run_dir):
-    log = MetricsLog(run_dir, tensorboard=False)
+    log = MetricsLog(run_dir)
     for step in range(5):
         log.log(step, {"loss": float(step)})
     log.close()
-    log = MetricsLog(run_dir, tensorboard=False)
+    log = MetricsLog(run_dir)
     log.truncate_after(2)
     log.log(3, {"loss": 30.0})
     log.close()
@@ -51,7 +52,7 @@ def test_a_resumed_run_has_no_double_points(run_dir):
 def test_a_line_cut_off_by_a_crash_is_skipped_and_removed_on_resume(run_dir):
     run_dir.metrics_path.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
     assert len(read_metrics(run_dir.metrics_path)) == 1
-    log = MetricsLog(run_dir, tensorboard=False)
+    log = MetricsLog(run_dir)
     log.truncate_after(9)
     log.log(2, {"loss": 0.25})
     log.close()
@@ -68,15 +69,15 @@ def test_a_broken_line_is_named_by_file_and_number(run_dir):
 def test_tensorboard_reads_the_scalars_and_drops_those_of_steps_run_again(run_dir):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log = MetricsLog(run_dir, tensorboard=True)
+    log = log_with_tensorboard(run_dir)
     for step in range(1, 5):
         log.log(step, {"reward/mean": step / 4})
     log.close()
-    log = MetricsLog(run_dir, tensorboard=True)
+    log = log_with_tensorboard(run_dir)
     log.truncate_after(2)
     log.log(3, {"reward/mean": 0.125})
     log.close()
-    events = EventAccumulator(str(run_dir.tensorboard_dir))
+    events = EventAccumulator(str(run_dir.path / "tensorboard"))
     events.Reload()
     points = [(event.step, event.value) for event in events.Scalars("reward/mean")]
     assert points == [(1, 0.25), (2, 0.5), (3, 0.125)]
@@ -84,8 +85,9 @@ def test_tensorboard_reads_the_scalars_and_drops_those_of_steps_run_again(run_di
 
 def test_tensorboard_events_are_written_without_torch_or_tensorflow_and_quietly(run_dir):
     program = (
-        "import sys; from pathlib import Path; from astune.monitor import MetricsLog, RunDir\n"
-        "log = MetricsLog(RunDir(Path(sys.argv[1])), tensorboard=True); log.log(1, {'loss': 0.5}); log.close()\n"
+        "import sys; from pathlib import Path; from astune.monitor import RunDir\n"
+        "from tests.monitor.tensorboard import log_with_tensorboard\n"
+        "log = log_with_tensorboard(RunDir(Path(sys.argv[1]))); log.log(1, {'loss': 0.5}); log.close()\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules), sorted(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(run_dir.path)], capture_output=True, text=True)

@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task_judge": {"judge_protocol": "agent.py:judge"},
         "rollout": {"agentscope_learn_protocol": "agent.py:agent", "num_repeat": 3, "max_tokens": 4},
         "trainer": {"total_steps": 1, "tasks_per_step": 2},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     replies = itertools.cycle(["4", "44", "5", "55"])

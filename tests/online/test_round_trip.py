@@ -86,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task_judge": {"judge_protocol": "agent.py:judge"},
         "rollout": {"agentscope_learn_protocol": "agent.py:agent", "num_repeat": 2, "max_tokens": 200},
         "trainer": {"total_steps": 1, "tasks_per_step": len(CASES)},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     asked = Counter[str]()

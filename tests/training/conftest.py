@@ -47,7 +47,7 @@ def write_job(tmp_path: Path) -> WriteJob:
             "rollout": {"agentscope_learn_protocol": f"{agents}:quick", "num_repeat": 3, "max_tokens": 4},
             "trainer": {"total_steps": 3, "tasks_per_step": 2, "keep_checkpoints": 9, "save_every": 1},
             "evaluation": {"before": False},
-            "monitor": {"progress": "plain", "tensorboard": False},
+            "monitor": {"progress": "plain", "trackers": []},
         }
         (tmp_path / "job.yaml").write_text(json.dumps({"astune": config}))
         return tmp_path / "job.yaml"

@@ -51,7 +51,7 @@ CONF = """\
 astune:
   model: {{path: tiny, device: cpu}}
   trainer: {{learning_rate: 1.0e-3, warmup_steps: 2, updates_per_step: 1}}
-  monitor: {{tensorboard: false, check_invariants: true}}
+  monitor: {{trackers: [], check_invariants: true}}
   online:
     folder: {folder}
     commit: {{min_episodes: 1, group_wait_seconds: 0, every_seconds: null, max_kl: null, weight_thumbs: 0.5}}

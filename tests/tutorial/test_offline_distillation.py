@@ -39,7 +39,7 @@ def write_files(folder: Path) -> None:
     (folder / "agent.py").write_text(AGENT)
     tasks = [{"query": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(4)]
     (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
-    common = {"project_name": "p", "monitor": {"progress": "off", "tensorboard": False}}
+    common = {"project_name": "p", "monitor": {"progress": "off", "trackers": []}}
     ask = {
         **common,
         "task_reader": {"jsonl": {"training": {"file_path": "tasks.jsonl"}}},

@@ -32,7 +32,7 @@ SETTINGS = (
     "astune.evaluation.after=false",
     "astune.monitor.check_invariants=true",
     "astune.monitor.progress=plain",
-    "astune.monitor.tensorboard=false",
+    "astune.monitor.trackers=[]",
 )
 OF_ONE_PROCESS = (
     "RANK",

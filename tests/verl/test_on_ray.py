@@ -485,7 +485,7 @@ def test_stages_that_learn_from_examples_are_those_of_the_local_backbone(
         "project_name": "stages",
         "runs_dir": str(tmp_path / "runs"),
         "trainer": {"learning_rate": 1e-3, "total_steps": 2},
-        "monitor": {"progress": "plain", "tensorboard": False},
+        "monitor": {"progress": "plain", "trackers": []},
         "stages": STAGES,
     }
     (tmp_path / "job.yaml").write_text(json.dumps({"astune": own}))

@@ -107,7 +107,7 @@ def play_run(folder: Path, steps: int = 12, tasks_per_step: int = 4, held_out: i
     setup = RolloutSetup(
         policy, chat_format, as_workflow(workflow), EqualAnswer(), RolloutConfig(max_turns=8), judge_timeout=10.0
     )
-    metrics, episodes = MetricsLog(run_dir, tensorboard=False), EpisodeLog(run_dir)
+    metrics, episodes = MetricsLog(run_dir), EpisodeLog(run_dir)
 
     def play(tasks: list[Task], n: int, label: str) -> list[Group]:
         sampling = Sampling(max_tokens=128)

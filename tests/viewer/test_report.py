@@ -78,7 +78,7 @@ def hostile_episode() -> Episode:
 @pytest.mark.fault("What people see", "an agent writes HTML and scripts", "the report shows them as text")
 def test_text_of_an_agent_can_neither_run_nor_break_out_of_the_page(tmp_path):
     run_dir = empty_run(tmp_path, project_name="<i>x</i>")
-    metrics = MetricsLog(run_dir, tensorboard=False)
+    metrics = MetricsLog(run_dir)
     with EpisodeLog(run_dir) as log:
         for step in (0, 1):
             log.write(hostile_episode(), step=step, phase="train")
@@ -130,7 +130,7 @@ def test_before_and_after_are_the_same_tasks_and_by_kind(make_run):
 def evaluated(run_dir: RunDir, stages: int = 0, **right: dict[int, int]) -> str:
     """The text of the page of a run in which by decoding and step so many of 20 held-out tasks were right; it has as
     many training steps as the last of these."""
-    metrics = MetricsLog(run_dir, tensorboard=False)
+    metrics = MetricsLog(run_dir)
     last = max(step for points in right.values() for step in points)
     with EpisodeLog(run_dir) as log:
         for step in range(last + 1):
@@ -178,7 +178,7 @@ def test_the_headline_says_which_stage_took_something_away(tmp_path):
 
 def test_a_run_on_preferences_shows_accuracy_and_margin_and_says_what_figures_mean(tmp_path):
     run_dir = empty_run(tmp_path)
-    metrics = MetricsLog(run_dir, tensorboard=False)
+    metrics = MetricsLog(run_dir)
     for step, margin in ((1, 0.01), (2, 1.25)):
         row = {"loss": 0.7 - margin / 2, "preference/accuracy": 0.5 + margin / 3, "preference/margin": margin}
         metrics.log(step, {**row, "tokens/trained": 9.0, "time/step": 1.0})

@@ -343,7 +343,7 @@ def test_a_served_page_grows_with_its_run_and_is_for_this_machine_only(tmp_path)
         log.write(small_episode(1.0), step=1, phase="train")
         assert len(parts_of(get(app).text)["episodes"]["line"]) == 1
         log.write(small_episode(0.0), step=1, phase="train")
-        metrics = MetricsLog(run, tensorboard=False)
+        metrics = MetricsLog(run)
         metrics.log(1, {"reward/mean": 0.5})
         metrics.close()
         head = parts_of(get(app).text)

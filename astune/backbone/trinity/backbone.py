@@ -31,6 +31,7 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of
+from astune.monitor.trackers import load_trackers, open_trackers
 from astune.training.rollout_setup import environment_service
 from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import Schedule, TaskSchedule
@@ -83,6 +84,7 @@ class TrinityBackbone(Backbone):
                 run_dir.discard()  # a run that never began leaves nothing behind
                 raise
             status = run.until_done()
+            recorder.metrics.close(status)
             report = report_of(run_dir, recorder.step, status)
             progress.run_finished(report)
             return report
@@ -109,6 +111,7 @@ class Prepared:
 
 def prepare(loaded: LoadedConfig) -> Prepared:
     """Check everything in the input that needs neither Ray nor a folder."""
+    load_trackers(loaded.config.astune.monitor)
     prepared = prepare_episodes(loaded) if rules_of(loaded.config.astune.algorithm).plays else prepare_examples(loaded)
     tree = convert(loaded, Path(loaded.config.astune.runs_dir), num_tasks=prepared.items).tree
     tinker = uses_tinker(tree)
@@ -148,7 +151,8 @@ def open_recorder(
     """The writer of the run folder; a resumed run goes back to its newest checkpoint first."""
     tree, config = converted.tree, loaded.config.astune
     job_dir = Path(tree["checkpoint_root_dir"]) / tree["project"] / tree["name"]
-    metrics = MetricsLog(run_dir, config.monitor.tensorboard)
+    trackers = open_trackers(load_trackers(config.monitor), loaded.config, run_dir, progress.warn)
+    metrics = MetricsLog(run_dir, trackers)
     stack.callback(metrics.close)
     recorder = Recorder(
         run_dir,

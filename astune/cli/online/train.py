@@ -60,7 +60,7 @@ def _train(known: argparse.Namespace) -> int:
     open_log(folder, as_json=loaded.config.astune.monitor.log_json, role="train")
     with closing(open_database(store_url(loaded.config))) as database, ExitStack() as stack:
         trainer = Trainer(loaded.config, _load_engine(loaded, folder, stack), database, folder)
-        log = CommitLog(folder, database, tensorboard=loaded.config.astune.monitor.tensorboard)
+        log = CommitLog(folder, database, loaded.config)
 
         def tell_commit(_: CommitRow) -> None:
             for row in log.catch_up():

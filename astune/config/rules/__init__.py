@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from astune.config.monitor import tracker_contradictions
 from astune.config.rules.algorithm import advantage_contradictions, algorithm_contradictions, find_unused_advantage_keys
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
@@ -24,6 +25,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     astune = config.astune
     yield from judge_contradictions(config)
     yield from unread_run_keys(astune)
+    if astune.traits.trains:
+        yield from tracker_contradictions(astune.monitor)
     if not needs_policy(astune):  # the others look at their tasks
         yield from unread_keys(astune)
     yield from rules_of(astune.algorithm).problems(astune)

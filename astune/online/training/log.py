@@ -1,16 +1,18 @@
-"""The figures of commits: `metrics.jsonl` and TensorBoard events in the service's folder, and lines on the terminal;
-and the status of a service."""
+"""The figures of commits: `metrics.jsonl` and trackers, and lines on the terminal; and the status of a service."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from astune.config.online import FeedbackConfig
+from astune.config.schema import Config
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
+from astune.monitor.trackers import load_trackers, open_trackers
 from astune.online.store import commits, leases, versions
 from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.figures import feedback_figures
@@ -20,6 +22,8 @@ from astune.online.training.commit import LEASE
 from astune.online.training.learning import SHARE
 from astune.store.database import Database
 
+logger = logging.getLogger(__name__)
+
 COLUMNS = ("commit", "asked by", "rated", "trained", "left out", "wait", "reward (n)", "KL", "made")
 WIDTHS = (6, 8, 6, 7, 8, 6, 13, 8, 7)
 
@@ -28,12 +32,13 @@ class CommitLog:
     """Writes the figures of every commit once, with the commit's number as the step. What a trainer that was killed did
     not get to write is written by the next one, from the database."""
 
-    def __init__(self, folder: Path, database: Database, *, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, database: Database, config: Config) -> None:
         run_dir = RunDir(folder)
         folder.mkdir(parents=True, exist_ok=True)
         there = read_metrics(run_dir.metrics_path) if run_dir.metrics_path.exists() else []
         self._written = max((int(row["step"]) for row in there), default=0)
-        self._log = MetricsLog(run_dir, tensorboard)
+        trackers = load_trackers(config.astune.monitor)
+        self._log = MetricsLog(run_dir, open_trackers(trackers, config, run_dir, logger.warning))
         self._database = database
 
     def catch_up(self) -> list[CommitRow]:
@@ -48,7 +53,7 @@ class CommitLog:
         return ended
 
     def close(self) -> None:
-        self._log.close()
+        self._log.close("interrupted")
 
 
 def header() -> str:

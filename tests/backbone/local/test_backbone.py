@@ -35,7 +35,7 @@ def write_job(folder: Path, tasks: int = 6, broken: int = 0) -> Path:
         "rollout": {"agentscope_learn_protocol": f"{AGENT}:Asker", "num_repeat": 3, "max_tokens": 8},
         "trainer": {"total_steps": 4, "tasks_per_step": 2, "learning_rate": 1e-3},
         "evaluation": {"every": 2},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     return folder / "job.yaml"

@@ -41,7 +41,7 @@ def write_job(folder: Path, rows: list[dict[str, Any]], **sections: dict[str, An
         "experiment_name": "job",
         "runs_dir": str(folder / "runs"),
         "algorithm": {"method": "sft"},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
         **sections,
         "trainer": {**trainer, **sections.get("trainer", {})},
     }
@@ -152,7 +152,7 @@ def test_rejection_sampling_learns_from_what_was_right_alone(tmp_path: Path) -> 
         trainer={"examples": None, "total_steps": 2},
         task_reader={"jsonl": {"training": {"file_path": "train.jsonl"}}},
         rollout={"agentscope_learn_protocol": f"{QUICK}:quick", "num_repeat": 6, "max_tokens": 8},
-        monitor={"progress": "off", "tensorboard": False, "check_invariants": True},
+        monitor={"progress": "off", "trackers": [], "check_invariants": True},
     )
     rows = timeless(run_job(conf))
     for row in rows:

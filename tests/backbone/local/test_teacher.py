@@ -227,7 +227,7 @@ def test_a_run_is_drawn_towards_a_teacher_behind_an_api(server: Server, folder: 
         algorithm={"method": "distill", "teacher": api(server).model_dump(mode="json")},
         task_reader={"jsonl": {"training": {"file_path": "train.jsonl"}}},
         rollout={"agentscope_learn_protocol": f"{QUICK}:quick", "num_repeat": 4, "max_tokens": 8},
-        monitor={"progress": "off", "tensorboard": False, "check_invariants": True},
+        monitor={"progress": "off", "trackers": [], "check_invariants": True},
     )
     there = timeless(run_job(conf))
     here = timeless(run_job(conf, "astune.experiment_name=here", f"astune.algorithm.teacher={folder}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from astune.cli.online.train import add_actions
+from astune.config.schema import Config
 from astune.errors import ConfigError, StoreError
 from astune.online.training.log import CommitLog
 from astune.store.database import Database, open_database
@@ -79,7 +80,7 @@ def test_figures_are_logged_once_also_where_a_trainer_died_before_it_could(datab
         world.rate(0.0)
         world.commit()
     for expected in ([1, 2, 3], []):
-        log = CommitLog(tmp_path, database, tensorboard=False)
+        log = CommitLog(tmp_path, database, Config())
         assert [row.number for row in log.catch_up()] == expected
         assert log.catch_up() == []
         log.close()

@@ -15,6 +15,7 @@ from tests.online.training.world import World
 CHILD = """
 import asyncio, logging, sys
 from pathlib import Path
+from astune.config.schema import Config
 from astune.online.training import trainer
 from astune.online.training.log import CommitLog
 from astune.store.database import open_database
@@ -24,7 +25,7 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 trainer.POLL_SECONDS = trainer.RETRY_SECONDS = 0.01
 folder = Path(sys.argv[1])
 world = World(open_database(f"sqlite:///{folder}/store.db"), folder)
-log = CommitLog(folder, world.database, tensorboard=True)
+log = CommitLog(folder, world.database, Config())
 
 
 def told(_):

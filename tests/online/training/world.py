@@ -33,7 +33,7 @@ def config_of(*, astune: dict[str, Any] | None = None, **commit: Any) -> Config:
     rules = {"min_episodes": 1, "group_wait_seconds": 0.0, "every_seconds": None} | commit
     values: dict[str, Any] = {
         "online": {"commit": rules},
-        "monitor": {"check_invariants": True, "tensorboard": False},
+        "monitor": {"check_invariants": True, "trackers": []},
         "trainer": {"learning_rate": 0.01},
         "model": {"device": "cpu"},
     }
