@@ -65,7 +65,7 @@ def run(world: PlantedPrompts, *, rounds: int = 40) -> Outcome:
         "seed": world.seed,
         "rollout": {"max_tokens": 512},
         "prompts": {"reflector": world.reflect, "rounds": rounds, "attempts": 1, "max_episodes": None},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         keys["runs_dir"] = folder

@@ -85,7 +85,7 @@ class MonitorConfig(Section):
         0,
         description="episodes of each step and evaluation, one of a task, that trackers but TensorBoard get whole",
         json_schema_extra=fate(
-            OnTrinity(unsupported="episodes come from Trinity's runners one by one; the run folder has all of them")
+            OnTrinity(unsupported="Trinity's runners send episodes one by one, into the run folder; take the key out")
         ),
     )
     wandb: WandbConfig = Field(default_factory=WandbConfig, description="for the tracker 'wandb'")

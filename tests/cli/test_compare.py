@@ -52,7 +52,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         },
         "trainer": {"total_steps": 8, "tasks_per_step": 2},
         "evaluation": {"before": False, "after": False, "decoding": ["greedy"]},
-        "monitor": {"progress": "plain", "tensorboard": False},
+        "monitor": {"progress": "plain", "trackers": []},
     }
     (tmp_path / "job.yaml").write_text(json.dumps({"astune": config}))
     (tmp_path / "prompts.yaml").write_text("prompts: {system: Look twice.}")

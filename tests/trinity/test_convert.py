@@ -27,6 +27,7 @@ from astune.cli import main
 from astune.config.algorithm import METHODS, AlgorithmConfig, CriticConfig, Preset
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.load import LoadedConfig, Place, load_config
+from astune.config.monitor import TRACKERS
 from astune.config.rules import contradictions
 from astune.config.rules.algorithm import LOSSES_WITH, USED_BY
 from astune.config.schema import Config
@@ -279,6 +280,13 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         if AlgorithmConfig().loss not in losses
     },
     **{f"astune.algorithm.{key}": {"astune.algorithm.advantage": user} for key, user in USED_BY.items()},
+    **{
+        key: {"astune.monitor.trackers": [tracker]}
+        for tracker in TRACKERS
+        for key in LEAVES
+        if key.startswith(f"astune.monitor.{tracker}.")
+    },
+    "astune.monitor.tracker_episodes": {"astune.monitor.trackers": ["wandb"]},
     **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
     **{
         key: {"astune.task_reader.type": reader, f"astune.task_reader.{reader}.{name}": there}
@@ -335,6 +343,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.monitor.trackio.server_url":
+        return st.just("http://h")
     if key == "astune.algorithm.method":
         return st.sampled_from([*METHODS])
     if key == "astune.algorithm.teacher":
