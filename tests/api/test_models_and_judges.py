@@ -16,7 +16,7 @@ from tests.api.agents import ask, first_is_best
 from tests.rows import each_row
 
 ROWS = [{"query": f"What is {n} + 2?", "answer": str(n + 2)} for n in range(6)]
-SMALL: dict[str, Any] = {"rollout": {"max_tokens": 4}, "monitor": {"progress": "off", "tensorboard": False}}
+SMALL: dict[str, Any] = {"rollout": {"max_tokens": 4}, "monitor": {"progress": "off", "trackers": []}}
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "backbone": ScriptedBackbone,
     "trainer": {"total_steps": 3, "tasks_per_step": 2},
     "rollout.num_repeat": 2,
-    "monitor": {"progress": "off", "tensorboard": False},
+    "monitor": {"progress": "off", "trackers": []},
 }
 
 

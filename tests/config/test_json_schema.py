@@ -95,7 +95,7 @@ def test_what_may_be_written_is_valid(tmp_path: Path, text: str, monkeypatch: py
         ("astune: {trainer: null}", "astune.trainer"),
         ("astune: {trainer: {learning_rate: true}}", "astune.trainer.learning_rate"),
         ("astune: {seed: null}", "astune.seed"),
-        ("astune: {monitor: {tensorboard: 3}}", "astune.monitor.tensorboard"),
+        ("astune: {monitor: {log_json: 3}}", "astune.monitor.log_json"),
         ("astune: {monitor: {progress: bars}}", "astune.monitor.progress"),
         ("astune: {model: {device: gpu}}", "astune.model.device"),
         ("astune: {model: {lora: {rank: '8'}}}", "astune.model.lora.rank"),

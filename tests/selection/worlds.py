@@ -57,7 +57,7 @@ def write_job(folder: Path, models: dict[str, dict[str, Any]], tasks: int = TASK
             "auxiliary_models": {name: {"model": name, "max_retries": 0} | each for name, each in models.items()},
         },
         "evaluation": {"decoding": ["sampled"]},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     path = folder / "job.yaml"
     path.write_text(json.dumps({"astune": config}))

@@ -103,7 +103,7 @@ def write_job(folder: Path) -> Path:
         "rollout": {"agentscope_learn_protocol": f"{agents}:by_step", "num_repeat": 3, "max_tokens": 4},
         "trainer": {"total_steps": 3, "tasks_per_step": 2, "keep_checkpoints": 1, "save_every": 1, "warmup_steps": 9},
         "evaluation": {"before": True, "every": 1},
-        "monitor": {"progress": "off", "tensorboard": False},
+        "monitor": {"progress": "off", "trackers": []},
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     return folder / "job.yaml"
