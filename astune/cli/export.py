@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from astune.errors import ConfigError, MissingDependency
@@ -17,7 +20,8 @@ EXAMPLES = """\
   {program} export --checkpoint runs/p/n/checkpoints/step_000100 --out my_model
   {program} export --checkpoint runs/p/n@best --out my_model        the best by astune.trainer.keep_best
   {program} export --run runs/p/n --out my_model --merged    LoRA: adapter and base as one model
-  {program} export --run runs/p/n --out my_model --dtype bfloat16  in half the size, as models are served"""
+  {program} export --run runs/p/n --out my_model --dtype bfloat16  in half the size, as models are served
+  {program} export --run runs/p/n --push me/my-agent      to the Hugging Face hub, private, with a model card"""
 
 
 def add_export(commands: Commands) -> None:
@@ -28,7 +32,7 @@ def add_export(commands: Commands) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", type=Path, metavar="RUN", help="folder of a run, whose newest checkpoint it is")
     source.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="folder of a checkpoint")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    command.add_argument("--out", type=Path, metavar="DIR", help="a new folder; with --push it may be left out")
     command.add_argument(
         "--merged", action="store_true", help="of a run with LoRA, write the whole model; without, only the adapter"
     )
@@ -37,16 +41,41 @@ def add_export(commands: Commands) -> None:
         choices=("float32", "bfloat16"),
         help="precision of the model; default: that of the checkpoint, with --merged that of the base",
     )
+    hub = command.add_argument_group("to a hub")
+    hub.add_argument(
+        "--push", metavar="ORG/NAME", help="send it to the Hugging Face hub, with a card made from the run"
+    )
+    hub.add_argument("--public", action="store_true", help="of a repository that --push makes; else it is private")
+    hub.add_argument("--license", metavar="ID", help="licence of the base, where its card does not say it")
+    hub.add_argument(
+        "--dry-run", action="store_true", help="with --push and --out: write the card, list files, send none"
+    )
 
 
 def _execute(known: argparse.Namespace) -> int:
-    return export(known.run, known.checkpoint, known.out, known.merged, known.dtype)
+    if known.push is None:
+        for name in ("public", "license", "dry_run"):
+            if getattr(known, name):
+                raise ConfigError(f"--{name.replace('_', '-')}: nothing is pushed without --push ORG/NAME")
+    if known.out is None and (known.push is None or known.dry_run):
+        raise ConfigError("--out: not given; name a new folder")
+    found = _find(known.run, known.checkpoint)
+    if known.push is None:
+        return _export(found, known.out, known.merged, known.dtype)
+    from astune.cli.push import check_repo, make_card, push
+
+    check_repo(known.push, token=not known.dry_run)
+    card = make_card(known.push, found, known.license)
+    with ExitStack() as stack:
+        out = known.out or Path(stack.enter_context(TemporaryDirectory(dir=found.parent, prefix=".push."))) / "model"
+        _export(found, out, known.merged, known.dtype)
+        card = replace(card, what="adapter" if (out / "adapter_config.json").is_file() else "model")
+        push(out, card, public=known.public, dry_run=known.dry_run)
+    return 0
 
 
-def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool, dtype: str | None) -> int:
-    """Writes what the newest checkpoint of `run`, or `checkpoint`, holds into the folder `out`, a model in the
-    precision `dtype` if one is given. Either may name a checkpoint as `find_checkpoint` takes it, such as RUN@best; a
-    damaged one is refused."""
+def _find(run: Path | None, checkpoint: Path | None) -> Path:
+    """The checkpoint. Either may name one as `find_checkpoint` takes it, such as RUN@best; a damaged one is refused."""
     from astune.monitor.checkpoint_names import find_checkpoint
     from astune.support.file_kinds import Kind, other_kind
 
@@ -57,6 +86,11 @@ def export(run: Path | None, checkpoint: Path | None, out: Path, merged: bool, d
         raise ConfigError(
             f"--checkpoint {found}: no such folder; expected one as runs/project/name/checkpoints/step_000100"
         )
+    return found
+
+
+def _export(found: Path, out: Path, merged: bool, dtype: str | None) -> int:
+    """Write what a checkpoint holds into the folder `out`, a model in the precision `dtype` if one is given."""
     try:
         from astune.backbone.local.export import export_checkpoint
     except ModuleNotFoundError as error:
