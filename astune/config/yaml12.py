@@ -29,8 +29,9 @@ class Loader(yaml.SafeLoader):
     """Reads by these rules alone."""
 
 
-class SavedLoader(yaml.CSafeLoader):
-    """The same, ten times as fast, for files that ASTune wrote: text of others may nest deeper than C can follow."""
+class SavedLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same, ten times as fast where PyYAML was built with libyaml, for files that ASTune wrote: text of others may
+    nest deeper than C can follow."""
 
 
 class Dumper(yaml.SafeDumper):

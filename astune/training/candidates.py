@@ -38,7 +38,7 @@ class Candidate:
     key: str = field(default="", compare=False, repr=False)
     """Names the API in errors."""
 
-    def as_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Make what a folder says of whom it holds the evaluation."""
         names = ("name", "checkpoint", "model", "step", "mark", *(["api"] if self.api else []))
         return {name: getattr(self, name) for name in names}

@@ -211,7 +211,7 @@ async def _play_all(
 def _open(config: Config, about: About, folder: Path | None, clock: datetime) -> Path:
     """The folder to write into: one where the same evaluation was begun, else a new one, at `clock` if none is
     given."""
-    row = {"candidate": about.candidate.as_row(), "tasks": about.tasks, "attempts": about.attempts}
+    row = {"candidate": about.candidate.to_row(), "tasks": about.tasks, "attempts": about.attempts}
     text = json.dumps(row, indent=1, ensure_ascii=True) + "\n"
     name = "".join(sign if sign.isalnum() or sign in "-_." else "_" for sign in about.candidate.name)
     chosen = runs_folder(config) / f"{config.astune.experiment_name or 'run'}-eval" / name if folder is None else folder

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from astune.config.monitor import TRACKERS
 from astune.config.source import read_yaml
 from astune.errors import ConfigError, nearest
 from astune.tuner.arguments import AlgorithmConfig, DatasetConfig, TunerModelConfig, is_file, rows_of
@@ -35,7 +36,6 @@ PARSERS = {"hermes": "auto", "qwen3_coder": "qwen3_coder", "qwen3_xml": "qwen3_c
 PARSERS |= {"deepseek_v3": "deepseek_v3", "deepseek_v31": "deepseek_v31", "glm45": "glm", "glm47": "glm"}
 PARSERS |= {"openai": "harmony", "kimi_k2": "kimi_k2", "minimax_m2": "minimax_m2", "seed_oss": "seed_oss"}
 """vLLM's names of parsers, and the `astune.model.tool_call_format` that each is; the default is found by trying."""
-TRACKERS = ("tensorboard",)
 THOUGHTS = ("deepseek_r1", "qwen3")
 ENGINES = {"trinity": "trinity.explorer.rollout_model", "verl": "verl.actor_rollout_ref.rollout"}
 
@@ -153,7 +153,7 @@ def monitor_keys(project: str | None, experiment: str | None, monitor_type: str 
     keys: dict[str, Any] = {} if project is None else {"astune.project_name": project}
     keys["astune.experiment_name"] = experiment or f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
     if monitor_type is not None:
-        _look_up("monitor_type", monitor_type, {name: name for name in TRACKERS})
+        keys["astune.monitor.trackers"] = [_look_up("monitor_type", monitor_type, {name: name for name in TRACKERS})]
     return keys
 
 

@@ -196,11 +196,6 @@ class RunFolder(RuleBasedStateMachine):
     "the run goes on from that one; figures of later steps are forgotten, and the steps are done again",
 )
 @pytest.mark.fault(
-    "Records and checkpoints",
-    "anything at all goes wrong while a step is recorded",
-    "no checkpoint is written without its episodes and figures",
-)
-@pytest.mark.fault(
     "The store",
     "a run that writes to a database is killed while a step is recorded, and resumed",
     "the database has every episode once, as the files have",

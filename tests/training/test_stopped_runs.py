@@ -20,10 +20,11 @@ from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TrainingError
 from astune.monitor import RunDir, read_episodes, read_metrics
-from astune.testing import ScriptedPolicy, script_engine
+from astune.testing import CountingLearner, ScriptedPolicy, script_engine
 from astune.training.engine import Engine
 from astune.training.start import run_training
 from astune.types import Generation, RunReport, Sampling
+from tests.training.killed import raise_at
 
 ROOT = Path(__file__).parents[2]
 RunJob = Callable[..., RunReport]
@@ -78,6 +79,24 @@ def test_a_finished_run_says_so_and_does_nothing(
     assert len(held) == 1
     assert run_job(conf, "astune.trainer.total_steps=4", resume=True).steps == 4
     check_folder(first.run_dir)
+
+
+@pytest.mark.fault(
+    "Records and checkpoints",
+    "anything at all goes wrong while a step is recorded",
+    "no checkpoint is written without its episodes and figures",
+)
+def test_no_checkpoint_is_there_without_its_records(
+    conf: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug after an update; kills and full disks at any place are in `test_any_order.py`."""
+    with monkeypatch.context() as patch:
+        raise_at(patch, 3, CountingLearner, "publish", ZeroDivisionError("bug"))  # a run begins with a publish
+        assert run_job(conf).status == "failed"
+    run = conf.parent / "runs" / "test" / "job"
+    check_folder(run)
+    assert run_job(conf, resume=True).steps == 3
+    check_folder(run)
 
 
 @pytest.mark.fault(
