@@ -59,7 +59,7 @@ test: $(VENV)/.done
 test-agentscope1: $(VENV1)/.done
 	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/workflow tests/tutorial tests/tuner tests/docs/test_snippets.py \
 		tests/recordings/test_replay.py tests/recordings/test_commands.py tests/online/agent \
-		tests/backbone/debug/test_stepper.py $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+		tests/backbone/debug/test_stepper.py tests/cli/test_init_agent.py $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 # Real clients over HTTP: the newest of each, then the oldest openai package, in the process too. Without torch.
 test-clients: $(VENVC)/.done $(VENVO)/.done

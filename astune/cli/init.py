@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astune.cli.find_agent import find_agent
 from astune.errors import ConfigError, nearest
 from astune.support.resources import default_config_dir, tutorial_dir
 from astune.support.visible import tell
@@ -25,7 +25,7 @@ BACKBONES = ("local", "trinity", "verl")
 TEXTS = (".py", ".yaml", ".jsonl", ".md", ".txt")
 """The files of a tutorial that are copied; caches and runs are left."""
 QUESTIONS = {
-    "agent": "Your agent, as file.py:name of a workflow; nothing: a small one to change",
+    "agent": "Your agent, as file.py or file.py:name; nothing: a small one to change",
     "tasks": "Your tasks, as a .jsonl, .csv or .parquet file; nothing: four word problems",
     "judge": "Your judge, as MathAnswerAsJudge or file.py:name; nothing: one that looks for the answer",
     "model": "The model, as a folder or hub id; nothing: tiny, which ships",
@@ -53,17 +53,29 @@ def _execute(known: argparse.Namespace) -> int:
         if unused := [name for name, value in given.items() if value is not None]:
             raise ConfigError(f"--{unused[0]}: a tutorial is copied as it is; take --from out, or --{unused[0]}")
         return copy_tutorial(known.tutorial, known.folder or Path(known.tutorial))
-    if not known.yes and sys.stdin.isatty():
-        for name, question in QUESTIONS.items():
-            if given[name] is None:
-                tell(f"{question}: ", end="")
-                sys.stdout.flush()
-                given[name] = sys.stdin.readline().strip() or None
-    return write_folder(known.folder or Path("my_agent"), **given)
+    ask = _ask if not known.yes and sys.stdin.isatty() else _ask_nobody
+    given = {name: ask(QUESTIONS[name]) if value is None else value for name, value in given.items()}
+    return write_folder(known.folder or Path("my_agent"), ask, **given)
+
+
+def _ask(question: str) -> str | None:
+    tell(f"{question}: ", end="")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip() or None
+
+
+def _ask_nobody(question: str) -> None:
+    return None
 
 
 def write_folder(
-    folder: Path, agent: str | None, tasks: str | None, judge: str | None, model: str | None, backbone: str | None
+    folder: Path,
+    ask: Callable[[str], str | None],
+    agent: str | None,
+    tasks: str | None,
+    judge: str | None,
+    model: str | None,
+    backbone: str | None,
 ) -> int:
     """Write the folder of `astune init`; nothing is there before all of it is. Raises `ConfigError`."""
     backbone = backbone or "local"
@@ -73,7 +85,9 @@ def write_folder(
         )
     if tasks is not None and not Path(tasks).is_file():
         raise ConfigError(f"--tasks: no such file: {tasks}")
-    values = {"agent.py:answer": find_workflow(agent, folder) if agent else None}
+    file, found = find_agent(agent, ask) if agent else ("", None)
+    own = found is not None and not found.kind
+    values = {"agent.py:answer": f"{_from_folder(file, folder)}:{found.name}" if found and own else None}
     values |= {"tasks.jsonl": _from_folder(tasks, folder) if tasks else None}
     values |= {"judge.py:judge": _place_of(judge, folder) if judge else None}
     values |= {"path: tiny": f"path: {_model(model, folder)}" if model else None}
@@ -87,8 +101,10 @@ def write_folder(
         for old, new in values.items():
             text = text.replace(old, new or old)
         conf.write_text(text, encoding="utf-8")
-        for name, value in (("agent.py", agent), ("tasks.jsonl", tasks), ("judge.py", judge)):
-            if value is not None:
+        if found is not None and found.kind:
+            (half / "agent.py").write_text(found.write_workflow(_from_folder(file, folder)), encoding="utf-8")
+        for name, is_elsewhere in (("agent.py", own), ("tasks.jsonl", tasks), ("judge.py", judge)):
+            if is_elsewhere:
                 (half / name).unlink()
 
     _write_beside(folder, fill)
@@ -113,41 +129,6 @@ def copy_tutorial(name: str, folder: Path) -> int:
     _write_beside(folder, fill)
     tell(f"wrote {folder}; read {folder / name / 'README.md'} first")
     return 0
-
-
-def find_workflow(agent: str, folder: Path) -> str:
-    """Find the workflow in a file by reading it, as the configuration in `folder` names it. Nothing is imported.
-
-    Raises `ConfigError` where there is none, or more than one and none is named."""
-    file, _, name = agent.rpartition(":") if ".py:" in agent else (agent, "", "")
-    if not Path(file).is_file():
-        raise ConfigError(f"--agent: no such file: {file}; expected file.py or file.py:name")
-    try:
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--agent: {file} is no Python file: {error}") from error
-    found = [each for node in tree.body for each in _workflow_in(node)]
-    if name and name not in found:
-        raise ConfigError(f"--agent: {file} has no workflow {name!r}.{nearest(name, found)} {_what_is_one(found)}")
-    if not name and len(found) != 1:
-        raise ConfigError(f"--agent: {file}: {_what_is_one(found)}")
-    return f"{_from_folder(file, folder)}:{name or found[0]}"
-
-
-def _workflow_in(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.ClassDef):
-        if any(ast.unparse(base).rpartition(".")[2] == "Workflow" for base in node.bases):
-            yield node.name
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        names = {argument.arg for argument in node.args.args}
-        if "task" in names and names & {"tuner", "model"}:
-            yield node.name
-
-
-def _what_is_one(found: list[str]) -> str:
-    if found:
-        return f"it has the workflows {', '.join(found)}; name one, as --agent file.py:{found[0]}"
-    return "it has no workflow: a function of (task, tuner) or (task, model), or a class of Workflow"
 
 
 def _place_of(judge: str, folder: Path) -> str:

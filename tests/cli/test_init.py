@@ -73,8 +73,8 @@ def test_a_folder_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["there"], "there is there already; name a new folder"),
         (["mine", "--agent", "none.py"], "--agent: no such file: none.py"),
-        (["mine", "--agent", "two.py"], "it has the workflows solve, again; name one, as --agent file.py:solve"),
-        (["mine", "--agent", "two.py:slove"], "has no workflow 'slove'. Did you mean 'solve'?"),
+        (["mine", "--agent", "two.py"], "it has the workflows solve, again; name one, as --agent two.py:solve"),
+        (["mine", "--agent", "two.py:slove"], "has no workflow or agent 'slove'. Did you mean 'solve'?"),
         (["mine", "--agent", "agent_alone.py"], "it has no workflow: a function of (task, tuner)"),
         (["mine", "--tasks", "none.jsonl"], "--tasks: no such file: none.jsonl"),
         (["mine", "--judge", "none.py:judge"], "--judge: no such file: none.py"),
