@@ -1,6 +1,6 @@
 """Write what the schema of the configuration says: `default_config/default.yaml`, the JSON schema and the two
 conversion files beside it, and the tables of docs/configuration.md and docs/trinity.md. Tables of other pages come from
-the words of the code.
+the words of the code, and `llms.txt` from the README's list of pages.
 
 `python docs/write_tables.py` is part of `make docs`.
 """
@@ -8,6 +8,7 @@ the words of the code.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,30 @@ from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 END = "<!-- end -->\n"
+LLMS_TXT = """\
+# ASTune
+
+> ASTune tunes agents, of AgentScope or any that call OpenAI's API: their weights by reinforcement learning, their
+> prompts, and the choice of their model, with the gain measured on held-out tasks.
+
+It takes tasks, the agent as it is, and a judge; a small model ships with it, so that all of it runs on a laptop.
+
+## Start
+
+- [README](README.md): what it is, the first agent in 30 lines
+- [Skill](skills/astune/SKILL.md): for a coding agent that tunes somebody's agent, from `astune init` to the report
+
+## Pages
+
+{pages}
+
+## Optional
+
+- [AGENTS](AGENTS.md): for coding agents that work in this repository
+- [Contributing](CONTRIBUTING.md): set-up, commands, rings, style, recipes
+- [Changelog](CHANGELOG.md): what has changed
+"""
+"""The frame of `llms.txt`."""
 
 
 def generate_files() -> Iterator[tuple[Path, str]]:
@@ -47,6 +72,7 @@ def generate_files() -> Iterator[tuple[Path, str]]:
     tinker = {key: fate.tinker for key, fate in trinity.items() if fate.tinker}
     tables = {"refused": format_table("key", "why", refused), "tinker": format_table("key", "why", tinker)}
     yield fill_page(docs / "trinity.md", tables)
+    yield ROOT / "llms.txt", format_llms_txt((ROOT / "README.md").read_text(encoding="utf-8"))
 
 
 def fill_page(path: Path, parts: Mapping[str, str]) -> tuple[Path, str]:
@@ -56,6 +82,12 @@ def fill_page(path: Path, parts: Mapping[str, str]) -> tuple[Path, str]:
         before, mark, rest = text.partition(f"<!-- {name} -->\n")
         text = before + mark + part + END + rest.partition(END)[2]
     return path, text
+
+
+def format_llms_txt(readme: str) -> str:
+    """The pages for language models, as https://llmstxt.org has it: title, summary, and a line for each."""
+    pages = re.findall(r"^\d+\. (\[.+?\]\(docs/\w+\.md\): .+)$", readme, re.MULTILINE)
+    return LLMS_TXT.format(pages="\n".join(f"- {page}" for page in pages))
 
 
 def format_fates(kind: type[Fate]) -> str:

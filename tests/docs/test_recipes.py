@@ -158,7 +158,8 @@ def copy(tmp_path: Path) -> Path:
     """The project, to be changed."""
     for name in ("astune", "default_config", "docs", "tutorial", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 

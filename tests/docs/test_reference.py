@@ -19,7 +19,15 @@ from tests.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "tutorial").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        ROOT / "llms.txt",
+        *DOCS.glob("*.md"),
+        *(ROOT / "tutorial").rglob("*.md"),
+        *(ROOT / "skills").rglob("*.md"),
+    ]
+)
 PROBE = Path(__file__).with_name("probe.py")
 
 

@@ -14,8 +14,9 @@ The word after the language of a block says what it is; people do not see it.
     text output          lines that the command before printed; `...` stands for anything
     text                 a picture made of letters, or lines of a file
 
-Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is. The pages of `docs/` go on in
-the folder that the README's example leaves.
+Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is. The pages of `docs/`,
+AGENTS.md and the skill go on in the folder that the README's example leaves. The skill makes its `my_agent` itself;
+its references find it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import pytest
 import yaml
 
 from astune.cli import main
+from astune.cli.parse import parse
 from astune.cli.run import demo_config
 from astune.config.load import load_config
 from astune.config.rules.beside import has_held_out
@@ -51,7 +53,11 @@ pytest.importorskip("mcp.client.stdio")  # it keeps the standard error that it f
 
 ROOT = Path(__file__).parents[2]
 README = "README.md"
-PAGES = [README, "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+SKILL = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "skills").rglob("*.md"))
+DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = [README, "CONTRIBUTING.md", "AGENTS.md", *DOCS, *SKILL]
+START = ROOT / "tutorial" / "start"
+"""What `astune init my_agent` writes."""
 KINDS = {
     *("bash run", "bash not-run", "python run", "python file", "python not-run"),
     *("yaml", "yaml file", "yaml file broken", "yaml file rubric", "jsonl file"),
@@ -68,7 +74,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff"),
-    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online", "prompt"),
+    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online", "prompt", "compare"),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3
@@ -243,6 +249,10 @@ def test_the_readme_does_what_it_says_and_a_run_leaves_what_it_shows(example: Pa
 @pytest.mark.parametrize("page", [page for page in PAGES if page != README])
 def test_a_page_does_what_it_says(page: str, example: Path, tmp_path: Path) -> None:
     shutil.copytree(example, tmp_path / "folder")
+    if page in SKILL:
+        shutil.rmtree(tmp_path / "folder" / "my_agent", ignore_errors=True)
+    if "/references/" in page:
+        shutil.copytree(START, tmp_path / "folder" / "my_agent")
     play(page, tmp_path / "folder")
     written = [block.option("file") for block in blocks(page) if block.option("agentscope", "2") == "2"]
     assert all((tmp_path / "folder" / name).is_file() for name in written if name)
@@ -274,12 +284,14 @@ def test_what_is_not_run_here_names_what_there_is(block: Block, tmp_path: Path) 
     files = [other for other in ALL if other.page in (README, block.page) and other.option("file")]
     for other in files:
         (tmp_path / other.option("file")).write_text(other.text, encoding="utf-8")
+    shutil.copytree(START, tmp_path / "my_agent")
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for words in commands(block):
         arguments = astune_arguments(words)
         if words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= targets, block.place
         elif arguments and "--conf" in arguments:
+            parse(arguments, "astune")
             conf = arguments[arguments.index("--conf") + 1]
             keys = [part for part in arguments if part.startswith("astune.")]
             load_config(
