@@ -24,6 +24,7 @@ from astune.selection.select import (
 )
 from astune.support.terminal import Console
 from astune.viewer.models_page import write_models_page
+from astune.workflow.live_model import LiveModel
 
 
 class SelectedModel:
@@ -54,7 +55,7 @@ def select_model(
     tasks: object = None,
     judge: object = None,
     *,
-    models: Sequence[str],
+    models: Sequence[str | LiveModel],
     pick: str = "best",
     stop_early: float = 0.05,
     conf: str | PathLike[str] | None = None,

@@ -104,6 +104,11 @@ class ContextTracker:
         return self._forest.unique_tokens
 
     @property
+    def policy_source(self) -> Source:
+        """The policy, or what stands in its place."""
+        return self._sources[None]
+
+    @property
     def auxiliary_models(self) -> tuple[str, ...]:
         """The names of the models that agents may run on beside the policy."""
         return tuple(name for name in self._sources if name is not None)

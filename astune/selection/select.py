@@ -22,10 +22,11 @@ from astune.selection.figures import (
 from astune.selection.pick import PickRule
 from astune.selection.rounds import Outpaced, find_worse, shuffle_tasks, sizes_of_rounds
 from astune.support.visible import tell
-from astune.training.candidates import Candidate, candidate_of
+from astune.training.candidates import Candidate, candidate_of, live_candidate
 from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
 from astune.training.standalone import Played, play
+from astune.workflow.live_model import LiveModel
 
 
 class Choosing(NamedTuple):
@@ -59,9 +60,14 @@ class Selection:
     picked: ModelFigures | None
 
 
-def candidates_of(models: Sequence[str], config: AstuneConfig, option: str) -> list[Candidate]:
-    """Find what `option` names (see `candidate_of`). Raises ConfigError for two of one name."""
-    candidates = [candidate_of(text, config, option) for text in models]
+def candidates_of(models: Sequence[str | LiveModel], config: AstuneConfig, option: str) -> list[Candidate]:
+    """Find what `option` names (see `candidate_of`). Raises ConfigError for two of one name; objects get others."""
+    candidates: list[Candidate] = []
+    for model in models:
+        taken = [candidate.name for candidate in candidates]
+        candidates.append(
+            candidate_of(model, config, option) if isinstance(model, str) else live_candidate(model, taken)
+        )
     names = [candidate.name for candidate in candidates]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{option}: {twice[0]!r} is named twice; expected models of different names")
@@ -87,7 +93,7 @@ def engine_for(
     loaded: LoadedConfig, candidates: Sequence[Candidate], backbone: str | None = None, engine: str | None = None
 ) -> tuple[LoadEngine, bool]:
     """The engine as `playing_engine` finds it, unless chat APIs alone play, which need none."""
-    if candidates and all(each.chat is not None for each in candidates):
+    if candidates and not any(each.needs_engine for each in candidates):
         return _no_engine, False
     return playing_engine(loaded, backbone, engine)
 

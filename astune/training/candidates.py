@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
@@ -17,6 +19,7 @@ from astune.errors import ConfigError, nearest
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.support.file_kinds import Kind, other_kind
 from astune.training.engine import Engine, LoadEngine
+from astune.workflow.live_model import LiveModel
 
 KEY = "astune.rollout.auxiliary_models"
 
@@ -37,6 +40,13 @@ class Candidate:
     """How the API is reached, and its prices."""
     key: str = field(default="", compare=False, repr=False)
     """Names the API in errors."""
+    live: LiveModel | None = field(default=None, compare=False, repr=False)
+    """A chat model object of AgentScope."""
+
+    @property
+    def needs_engine(self) -> bool:
+        """True but for models that are served elsewhere."""
+        return self.chat is None and self.live is None
 
     def to_row(self) -> dict[str, Any]:
         """Make what a folder says of whom it holds the evaluation."""
@@ -60,6 +70,16 @@ def candidate_of(text: str, config: AstuneConfig, option: str = "--checkpoint") 
         return _model_of(text, apis, option)
     step = int(path.name[len("step_") :])
     return Candidate(f"{path.parents[1].name}/{path.name}", str(path.absolute()), step=step, mark=_mark(path))
+
+
+def live_candidate(live: LiveModel, taken: Collection[str]) -> Candidate:
+    """A chat model object, by a name that is not `taken`. Files cannot tell whether another is the same, so its `mark`
+    is its own, and what was played with it before is played again."""
+    numbers = itertools.count(2)
+    name = live.name
+    while name in taken:
+        name = f"{live.name}-{next(numbers)}"
+    return Candidate(name, mark=uuid4().hex, live=live)
 
 
 def _model_of(text: str, apis: Mapping[str, object], option: str) -> Candidate:

@@ -28,6 +28,7 @@ from astune.monitor.jsonl import LineFile, keep_lines, read_lines
 from astune.rollout.setup import Observer
 from astune.support.current_episode import EPISODE
 from astune.types import Episode, Sampling, Task
+from astune.workflow.live_model import LiveModel, LiveSource
 
 CALLS = "calls.jsonl"
 
@@ -81,17 +82,26 @@ class CallLog(Observer):
     each evaluation."""
 
     def __init__(
-        self, folder: Path, step: int, stand_in: StandIn | None = None, prices: PricedModelConfig | None = None
+        self,
+        folder: Path,
+        step: int,
+        stand_in: StandIn | None = None,
+        prices: PricedModelConfig | None = None,
+        live: LiveModel | None = None,
     ) -> None:
         self.sampling = Sampling(1)
         self._file = LineFile(folder / CALLS)
-        self._step, self._stand_in, self._prices = step, stand_in, prices
+        self._step, self._stand_in, self._prices, self._live = step, stand_in, prices, live
         self._began: dict[str, float] = {}
 
     def source(self, name: str | None, source: Source) -> Source:
         episode = EPISODE.get()
         if name is not None or episode is None:
             return source
+        if self._live is not None:
+            return LiveSource(
+                self._live, lambda spent: self.add(TimedCall(episode.episode_id, *spent[:3], None, spent[3]))
+            )
         model = source if self._stand_in is None else self._stand_in(self.sampling)
         return _Measured(model, episode.episode_id, self)
 

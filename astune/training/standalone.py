@@ -142,7 +142,7 @@ def load_player(
     ready: AstuneConfig, candidate: Candidate, load_engine: LoadEngine, as_model: bool, stack: ExitStack
 ) -> Engine | None:
     """The engine with the candidate's weights; None for an API, which has none."""
-    if candidate.chat is None:
+    if candidate.needs_engine:
         return stack.enter_context(closing(load_candidate(ready, candidate, load_engine, as_model=as_model)))
     if ready.rollout.workers:
         raise ConfigError(
@@ -159,13 +159,15 @@ def set_up_player(
     if engine is not None:
         setup, calls = set_up_rollouts(ready, engine), CallLog(run_dir.path, candidate.step)
     else:
-        assert candidate.chat is not None
         chat_format = load_chat_format(ready.model, resolve_base_dir(ready.model.path, weights=False))
-        client = ChatClient(candidate.name, candidate.chat, key=candidate.key)
         policy = NoPolicy(ready.model.max_model_len or UNKNOWN_CONTEXT_LENGTH)
-        stand_in = partial(ApiSource, client, chat_format)
         setup = rollout_setup(ready, policy, chat_format)
-        calls = CallLog(run_dir.path, candidate.step, stand_in, candidate.chat)
+        if candidate.chat is not None:
+            client = ChatClient(candidate.name, candidate.chat, key=candidate.key)
+            stand_in = partial(ApiSource, client, chat_format)
+            calls = CallLog(run_dir.path, candidate.step, stand_in, candidate.chat)
+        else:
+            calls = CallLog(run_dir.path, candidate.step, live=candidate.live)
     return replace(setup, judges_alone=True, observer=calls), calls
 
 

@@ -127,14 +127,7 @@ def _length_keys(train: DatasetConfig) -> dict[str, Any]:
 def task_keys(train: DatasetConfig, held_out: DatasetConfig | None) -> tuple[dict[str, Any], list[Any]]:
     """The keys of the data sets, or where no reader reads both of them, their rows: those to train on, and those held
     out."""
-    keys = _length_keys(train)
-    columns = rows_of(train, limit=1)[0]
-    if not any(name in columns for name in QUESTION):
-        text = next((name for name, value in columns.items() if isinstance(value, str)), None)
-        if text is None:
-            raise ConfigError(f"train_dataset: no column of {train.path} is a text; it has {', '.join(columns)}")
-        log.warning("%s has no column %s: its column %r is shown as the question", train.path, QUESTION[1], text)
-        keys["astune.task_reader.fields.query"] = text
+    keys = _length_keys(train) | question_keys(train, rows_of(train, limit=1)[0])
     if is_file(train) and (held_out is None or is_file(held_out)):
         keys |= {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": train.path}
         return keys | ({} if held_out is None else {"astune.task_reader.jsonl.validation.file_path": held_out.path}), []
@@ -146,6 +139,17 @@ def task_keys(train: DatasetConfig, held_out: DatasetConfig | None) -> tuple[dic
         return keys | {"astune.task_reader.type": "huggingface"}, []
     tables = [rows_of(train), rows_of(held_out)]
     return keys, [[dict(table[index]) for index in range(len(table))] for table in tables]
+
+
+def question_keys(train: DatasetConfig, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The key of the column that is the question, where its name does not tell."""
+    if any(name in columns for name in QUESTION):
+        return {}
+    text = next((name for name, value in columns.items() if isinstance(value, str)), None)
+    if text is None:
+        raise ConfigError(f"train_dataset: no column of {train.path} is a text; it has {', '.join(columns)}")
+    log.warning("%s has no column %s: its column %r is shown as the question", train.path, QUESTION[1], text)
+    return {"astune.task_reader.fields.query": text}
 
 
 def monitor_keys(project: str | None, experiment: str | None, monitor_type: str | None) -> dict[str, Any]:

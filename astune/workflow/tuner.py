@@ -17,6 +17,7 @@ from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, show_value
 from astune.types import Task
 from astune.workflow.agentscope import host_tools
+from astune.workflow.live_model import LiveSource
 from astune.workflow.named_texts import CURRENT, NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog, find_broken_history
@@ -95,6 +96,11 @@ class Tuner:
         from astune.workflow.agentscope import chat_model, major_version, watch_toolkits
         from astune.workflow.agentscope_schemas import write_schemas_once
 
+        policy = self._tracker.policy_source
+        if source is None and isinstance(policy, LiveSource):
+            if options:
+                raise WorkflowError(f"tuner.model(): {', '.join(options)}: a candidate that is an object has its own")
+            return policy.hand_out(self._check_open, partial(self._note_failure, name))
         client = self.openai_client(name, trainable=trainable, source=source)
         watch_toolkits()
         if major_version() == 2:
@@ -201,8 +207,7 @@ class Tuner:
         if asyncio.get_running_loop() is not self._loop:
             there = self.choices(request, n, name=name, trainable=trainable, source=source)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
-        if self._closed:
-            raise self._over()
+        self._check_open()
         if self._environment is not None:
             self._environment.check_service()
         for kind, where in find_broken_history(request.messages):
@@ -357,14 +362,17 @@ class Tuner:
                 openai_app().remove(token)
             self._tokens.clear()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._over()
+
     def _over(self) -> RolloutError:
         return RolloutError(f"episode {self.episode_id} is over: its models cannot be called any more")
 
     def _token(self, name: str, trainable: bool, source: str | None) -> str:
         from astune.gateway.app import Endpoint, openai_app
 
-        if self._closed:
-            raise self._over()
+        self._check_open()
         self._tracker.check_source(source)
         key = (name, trainable, source)
         if key not in self._tokens:

@@ -214,9 +214,9 @@ async def test_judges_of_models_make_small_figures_great_rewards():
         await avg_time_judge({}, "42")
 
 
-async def test_select_model_says_that_it_is_not_there():
+async def test_select_model_refuses_one_model_and_what_is_none(tasks):
     given = {"workflow_func": solve, "judge_func": avg_time_judge, "train_dataset": DatasetConfig(path="train.jsonl")}
     with pytest.raises(ValueError, match="two or more"):
         await select_model(**given, candidate_models=["one"])
-    with pytest.raises(ConfigError, match=r"Today: astune\.select_model"):
+    with pytest.raises(ConfigError, match=r"got 'one'; expected a chat model object of AgentScope"):
         await select_model(**given, candidate_models=["one", "two"])

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("agentscope")
 
+from astune.errors import TrainingError
 from astune.testing import ScriptedChatServer
+from astune.training.model_calls import read_calls
 from astune.tuner import (
     AlgorithmConfig,
     DatasetConfig,
@@ -21,6 +23,7 @@ from astune.tuner import (
     tune,
     tune_prompt,
 )
+from astune.tuner.model_selection import avg_token_consumption_judge, select_model
 from tests.tuner.agents import ask_agent, chat_model
 
 
@@ -98,3 +101,61 @@ def test_tune_prompt_finds_what_the_task_needs(data, monkeypatch):
         )
     assert prompt == "Solve the problem. Write the number out."
     assert metrics == {"valset_improvement": pytest.approx(140.0)}  # 12 of 12 right, and 5 before
+
+
+async def run_agent(task: dict, model) -> WorkflowOutput:
+    return await run_react_agent(task, model)
+
+
+async def composite_judge(task: dict, response) -> JudgeOutput:
+    spent = response["metrics"]["usage"]["total_tokens"]
+    judged = await gsm8k_judge(task, response["response"])
+    return JudgeOutput(reward=judged.reward, metrics={**judged.metrics, "tokens": spent})
+
+
+async def select_one(server, judge, train):
+    """The place of the best of three models, two of one name, that are called by the script before and after."""
+    models = [chat_model(server.base_url, name) for name in ("brief", "brief", "right")]
+    before = [dict(vars(model)) for model in models]
+    best, metrics = await select_model(
+        workflow_func=run_agent, judge_func=judge, train_dataset=train, candidate_models=models
+    )
+    assert [vars(model) for model in models] == before
+    assert await ask_agent(best, "Solve the problem.", "What is 1 + 1?")
+    for model in models:
+        await model.client.close()
+    return models.index(best), metrics
+
+
+async def test_select_model_picks_a_live_object(data):
+    train = data[0].model_copy(update={"total_steps": 4})
+
+    def answer(body):
+        asked = body["messages"][-1]["content"]
+        asked = asked if isinstance(asked, str) else asked[0]["text"]
+        number = int(asked.split("What is ")[1].split()[0]) + 1
+        return f"It is, as far as anyone can tell, {number} ." if body["model"] == "right" else "No ."
+
+    with ScriptedChatServer(answer, usage=True) as server:
+        place, metrics = await select_one(server, composite_judge, train)
+        assert place == 2 and metrics["accuracy_avg"] == 1.0 and metrics["tokens_avg"] > 0
+        folders = sorted(path.parent for path in Path("runs").rglob("calls.jsonl"))
+        assert sorted(folder.name for folder in folders) == ["brief", "brief-2", "right"]
+        calls = [call for folder in folders for row in read_calls(folder).values() for call in row]
+        assert len([call for call in calls if not call.whole and call.tokens]) == 3 * 4
+        place, metrics = await select_one(server, avg_token_consumption_judge, train)
+        assert place == 0 and metrics["token_consumed_avg"] > 0
+
+
+async def test_select_model_says_that_nothing_could_be_judged(data):
+    models = [chat_model("http://127.0.0.1:9/v1", name) for name in ("a", "b")]
+    for model in models:
+        model.client = model.client.with_options(max_retries=0)
+        model.max_retries = 0
+    with pytest.raises(TrainingError, match=r"not reached: a: .*picked: none"):
+        await select_model(
+            workflow_func=run_agent,
+            judge_func=composite_judge,
+            train_dataset=data[0].model_copy(update={"total_steps": 1}),
+            candidate_models=models,
+        )
