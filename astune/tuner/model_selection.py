@@ -78,9 +78,9 @@ async def select_model(
     keys = monitor_keys(None, None, None) | question_keys(train_dataset, rows[0])
     found = await asyncio.to_thread(
         select_by_tasks,
-        _timed(workflow_func),
+        _add_metrics(workflow_func),
         [dict(rows[index]) for index in range(count)],
-        _told(judge_func),
+        _show_metrics(judge_func),
         models=[LiveModel(model, loop) for model in candidate_models],
         stop_early=0.0,
         **keys
@@ -96,7 +96,7 @@ async def select_model(
     return candidate_models[played.index(found.picked)], _average(found.selection, found.picked)
 
 
-def _timed(function: WorkflowType) -> WorkflowType:
+def _add_metrics(function: WorkflowType) -> WorkflowType:
     """The workflow with the metrics of 1.x beside its own: `execution_time` and tokens. It is judged by the judge
     alone."""
 
@@ -114,7 +114,7 @@ def _timed(function: WorkflowType) -> WorkflowType:
     return play
 
 
-def _told(function: JudgeType) -> Any:
+def _show_metrics(function: JudgeType) -> Any:
     """The judge, whose response is a dict with the metrics."""
     name = "task" if "task" in inspect.signature(function).parameters else "_task"
 

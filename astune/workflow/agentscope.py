@@ -90,6 +90,11 @@ def chat_model(client: Any, log: ToolLog, *, context_size: int | None, options: 
     return model
 
 
+def is_chat_model(value: object) -> bool:
+    """True of a chat model object of the installed AgentScope."""
+    return isinstance(value, import_module("agentscope.model").ChatModelBase)
+
+
 def _watch_tools(model: Any, log: ToolLog) -> None:
     """Let a model of AgentScope 2.x tell `log` of the tool results in each request. Only its messages say whether a
     tool failed; the formatter makes texts of them."""

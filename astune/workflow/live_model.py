@@ -12,12 +12,12 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from astune.context_tracker.calls import Answer, Call
 from astune.errors import ConfigError, PolicyError, WorkflowError
 from astune.types import Sampling
+from astune.workflow.agentscope import is_chat_model
 
 T = TypeVar("T")
 ASKING = ("__call__", "generate_structured_output")
@@ -44,7 +44,7 @@ class LiveModel:
     @property
     def name(self) -> str:
         """`model_name` in 1.x, `model` in 2.x. Raises ConfigError for what is no chat model."""
-        if not isinstance(self.model, import_module("agentscope.model").ChatModelBase):
+        if not is_chat_model(self.model):
             raise ConfigError(f"got {self.model!r:.80}; expected a chat model object of AgentScope")
         return str(getattr(self.model, "model_name", None) or self.model.model)
 
