@@ -33,7 +33,7 @@ IN_TRINITY = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/trinity/stubs $(VENVT)
 
 comma := ,
 # The extras of the documentation, but those of the big backbones.
-DOCUMENTED := agentscope2,local,lora,online,huggingface,environments,reasoning-gym
+DOCUMENTED := agentscope2,local,lora,prompt,online,huggingface,environments,reasoning-gym
 UPGRADES := tests/workflow tests/agents tests/docs/test_snippets.py \
 	-k "not docs or README or workflows or online or own_world or tasks or environments or judges or recordings"
 
@@ -152,7 +152,7 @@ gpu-check:
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
-		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)dev,agentscope-runtime)
