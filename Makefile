@@ -231,7 +231,7 @@ endef
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
-		agentscope2$(comma)local$(comma)lora$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)

@@ -67,6 +67,7 @@ def usage_of(calls: Sequence[TimedCall], *, own: bool) -> Usage:
         (
             Usage(1, 0, call.prompt_tokens or 0, call.completion_tokens or 0, 0.0 if own else call.cost)
             for call in calls
+            if not call.whole  # a line that says how long an episode took
         ),
         Usage(),
     )
