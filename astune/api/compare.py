@@ -19,7 +19,7 @@ from astune.api.settings import configure
 from astune.backbone.playing import playing_engine
 from astune.config.evaluation import check_figures
 from astune.config.load import LoadedConfig
-from astune.errors import ConfigError
+from astune.errors import ConfigError, TrainingError
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.disk import write_whole, writing
 from astune.monitor.run_dir import runs_folder
@@ -50,7 +50,9 @@ class FourCells:
     charts: Sequence[Path]
 
     def plot(self) -> Curve:
-        """The picture of the first figure."""
+        """The picture of the first figure. Raises TrainingError where nothing could be judged in all four cells."""
+        if not self.crossed:
+            raise TrainingError(f"no task was judged in all four cells, so there is no picture: see {self.folder}")
         return Curve(cells_svg(self.crossed[0]))
 
     def to_json(self) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from astune.api.compare import FourCells
 from astune.cli import main
 from astune.config.load import load_config
+from astune.errors import TrainingError
 from astune.plugins import load_plugin
 from astune.training.start import run_training
 from tests.rows import each_row
@@ -116,3 +118,8 @@ def test_what_cannot_be_compared_is_an_error(
 ) -> None:
     assert compare(job, *given) == 2
     assert said in capsys.readouterr().err
+
+
+def test_where_nothing_was_judged_there_is_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="no task was judged in all four cells"):
+        FourCells(tmp_path, {}, (), ()).plot()
