@@ -86,7 +86,8 @@ test-trinity: $(VENVT)/.done
 	$(IN_TRINITY) tests/trinity tests/tinker --ignore tests/trinity/test_convert.py $(PYTEST_ARGS)
 
 # What takes long and has a cheaper proof in CI; before a release.
-test-release: $(VENVT)/.done
+test-release: $(VENV)/.done $(VENVT)/.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial -m release $(PYTEST_ARGS)
 	$(IN_TRINITY) tests/trinity -m release $(PYTEST_ARGS)
 
 # The tinker server with an SDK that is newer than the one of Trinity-RFT; not in CI.

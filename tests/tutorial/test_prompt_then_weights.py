@@ -34,9 +34,11 @@ def test_examples_do_what_their_prompt_says_and_none_is_held_out() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_commands_lead_to_the_four_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The notebook goes the same way from Python, in CI."""
     monkeypatch.chdir(tmp_path)
     make_examples.main()
     warm_up, export, prompt, train, compare = commands(FOLDER / "README.md")
