@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE, INTERRUPTED, LEARNED_NOTHING
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import add_conf, add_overrides, add_player
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def add_prompt(commands: Commands) -> None:
     command.add_argument(
         "--checkpoint", default="none", metavar="C", help="the weights that play, as for `eval`; default: the model"
     )
-    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
-    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
+    add_player(command)
     command.add_argument("--json", action="store_true", help="print JSON")
     add_overrides(command)
 

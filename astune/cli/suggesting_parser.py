@@ -129,6 +129,12 @@ def add_conf(command: argparse.ArgumentParser, meaning: str = "the configuration
     command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help=meaning)
 
 
+def add_player(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what plays the held-out tasks."""
+    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
+    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
+
+
 def add_overrides(command: argparse.ArgumentParser, meaning: str = "replaces a value") -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value", help=meaning)
 

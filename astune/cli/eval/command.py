@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_overrides
+from astune.cli.suggesting_parser import add_overrides, add_player
 from astune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def add_eval(commands: Commands) -> None:
     )
     command.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each set; default: every task")
     command.add_argument("--out", type=Path, metavar="FOLDER", help="default: beside the runs, as runs/p/n-eval/base")
-    command.add_argument("--backbone", help="local, or verl: on its servers; sets astune.backbone")
-    command.add_argument("--engine", metavar="E", help="one of your own in the place of both, 'my_engine.py:load'")
+    add_player(command)
     command.add_argument("--figures", nargs="+", default=(), metavar="F", help="these alone, as success judge/recall")
     command.add_argument("--judge-pairs", action="store_true", help="the judge compares their attempts: win rates")
     command.add_argument("--json", action="store_true", help="print JSON")

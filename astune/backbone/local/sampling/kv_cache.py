@@ -48,6 +48,8 @@ class KVCache(Slots):
         self.values: dict[int, torch.Tensor] = {}
         self._shared = PrefixGroups(self)
         self._model: Any = None
+        self._parameters: tuple[torch.nn.Parameter, ...] = ()
+        """Those of the model, listed once and not in every step."""
         self._decoder: Decoder | None = None
         one = adapters is None or len(adapters.names) == 1  # else a graph would be of the adapters of its slots
         self._graphs = StepGraphs() if device.type == "cuda" and one else None
@@ -167,7 +169,7 @@ class KVCache(Slots):
         """List the places in memory of what a step reads and writes."""
         if (decoder := self._get_decoder(model)) is not None:
             decoder.refresh()
-        tensors = (*model.parameters(), *self.keys.values(), *self.values.values())
+        tensors = (*self._parameters, *self.keys.values(), *self.values.values())
         return tuple(tensor.data_ptr() for tensor in tensors)
 
     def _compute_logits(
@@ -222,7 +224,7 @@ class KVCache(Slots):
     def _get_decoder(self, model: Any) -> Decoder | None:
         if self._model is not model:
             self._decoder = find_decoder(model) if self._adapters is None else None
-            self._model = model
+            self._model, self._parameters = model, tuple(model.parameters())
         return self._decoder if self._decoder is not None and not self._decoder.hooked else None
 
 
