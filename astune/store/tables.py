@@ -145,6 +145,7 @@ feedback = sa.Table(
         doc="as `astune.online.store.feedback.states.STATES` says",
     ),
     sa.Column("reason", sa.Text),
+    sa.Column("hint", sa.Text, doc="of a judge: what would have been better, for `distill`"),
     sa.Index("ix_feedback_author_received", "author", "received"),
 )
 
@@ -190,6 +191,96 @@ versions = sa.Table(
     sa.Column("made", sa.Float, nullable=False),
     sa.Column("config", sa.JSON, nullable=False),
     sa.Column("figures", sa.JSON, nullable=False),
+    sa.Column("name", Name, doc="as people call it; given once"),
+    sa.Column(
+        "probes",
+        sa.JSON(none_as_null=True),
+        doc="rows with the trainer's log-probabilities, which a server must reproduce",
+    ),
+    sa.Column("origin", sa.Text, doc="the checkpoint of a training run that it was imported from"),
+    sa.Column("pruned", sa.Float, doc="when its folder was deleted on purpose; null: it was not"),
+    sa.Index("ix_versions_name", "name", unique=True),
+)
+
+aliases = sa.Table(
+    "aliases",
+    metadata,
+    sa.Column("name", Name, primary_key=True, doc="champion, challenger, previous, or one of your own"),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("moved", sa.Float, nullable=False),
+)
+
+releases = sa.Table(
+    "releases",
+    metadata,
+    _number(),
+    sa.Column("champion", sa.Integer, nullable=False),
+    sa.Column("challenger", sa.Integer, nullable=False, index=True),
+    sa.Column("salt", sa.String(32), nullable=False, doc="with a unit it decides the unit's arm"),
+    sa.Column("state", sa.String(16), nullable=False, doc="staged, gate, testing, promoted, held, rolled_back"),
+    sa.Column("stage", sa.Integer, nullable=False, doc="of `settings.stages`, from 0; -1 before the first"),
+    sa.Column("share", sa.Float, nullable=False, doc="of the units that the challenger answers now"),
+    sa.Column("began", sa.Float, nullable=False),
+    sa.Column("stage_began", sa.Float, nullable=False),
+    sa.Column("ended", sa.Float),
+    sa.Column("reason", sa.Text, doc="why it ended, or what it waits for"),
+    sa.Column("settings", sa.JSON, nullable=False, doc="`astune.online.release` when it began"),
+    sa.Column("figures", sa.JSON, nullable=False, doc="of the gate and of each look"),
+    sa.Column("open", sa.Integer, unique=True, doc="1 until it ends, then null: two cannot be open"),
+)
+
+assignments = sa.Table(
+    "assignments",
+    metadata,
+    sa.Column("release_id", BigId, sa.ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("unit", sa.String(600), primary_key=True, doc="user:CLIENT:USER, else conversation:ID"),
+    sa.Column("stage", sa.Integer, primary_key=True),
+    sa.Column("arm", sa.String(16), nullable=False, doc="champion, challenger"),
+    sa.Column("first", sa.Float, nullable=False, doc="its first answer in this stage"),
+)
+
+servers = sa.Table(
+    "servers",
+    metadata,
+    sa.Column("name", Name, primary_key=True, doc="its process, as leases name it"),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("began", sa.Float, nullable=False),
+    sa.Column("heard", sa.Float, nullable=False, doc="its last sign of life"),
+    sa.Column("state", sa.String(16), nullable=False, doc="serving, draining"),
+    sa.Column("versions", sa.JSON, nullable=False, doc="those that it holds in memory"),
+)
+
+traffic = sa.Table(
+    "traffic",
+    metadata,
+    sa.Column("minute", BigId, primary_key=True, autoincrement=False, doc="minutes since 1970"),
+    sa.Column("server", Name, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    *(sa.Column(name, sa.Integer, nullable=False) for name in ("requests", "errors", "empty", "slow")),
+    *(sa.Column(name, sa.Integer, nullable=False) for name in ("tool_calls", "tool_failures", "tokens")),
+    sa.Column("seconds", sa.Float, nullable=False, doc="of all its requests together"),
+)
+
+comparisons = sa.Table(
+    "comparisons",
+    metadata,
+    _number(),
+    sa.Column("made", sa.Float, nullable=False),
+    sa.Column("source", sa.String(16), nullable=False, doc="traffic, versions, group"),
+    sa.Column("first", Name, nullable=False, index=True, doc="msg_id of an answer"),
+    sa.Column("second", Name, nullable=False, index=True, doc="msg_id of another to the same request"),
+    sa.Column("client", Name, nullable=False),
+    sa.Column("judged", sa.String(16), doc="the choice of a judge, if one was asked"),
+)
+
+comparison_votes = sa.Table(
+    "comparison_votes",
+    metadata,
+    sa.Column("comparison_id", BigId, sa.ForeignKey("comparisons.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("rater", Name, primary_key=True),
+    sa.Column("choice", sa.String(16), nullable=False, doc="first, second, tie, both_bad, skip"),
+    sa.Column("comment", sa.Text),
+    sa.Column("voted", sa.Float, nullable=False),
 )
 
 episodes = sa.Table(
@@ -239,7 +330,7 @@ audit = sa.Table(
     metadata,
     _number(),
     sa.Column("time", sa.Float, nullable=False, index=True),
-    sa.Column("role", sa.String(16), nullable=False, doc="serve, train, command"),
+    sa.Column("role", sa.String(16), nullable=False, doc="serve, train, release, command"),
     sa.Column("what", sa.String(64), nullable=False, index=True),
     sa.Column("subject", Name, doc="id of what it is about"),
     sa.Column("details", sa.JSON, nullable=False),

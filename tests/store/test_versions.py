@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from astune.errors import StoreError
-from astune.online.store import leases, versions
+from astune.online.store import aliases, audit, leases, versions
 from astune.online.store.versions import AS_CONFIGURED, ModelVersion
 from astune.store.database import Database
 from tests.store.databases import database as database
@@ -49,6 +49,29 @@ def test_a_version_may_be_made_from_an_older_one_as_where_the_newest_is_damaged(
         newest = versions.newest(connection)
         assert (newest.number, newest.parent) == (2, 0)
         assert versions.parent_of(connection, newest) == versions.find(connection, 0)
+
+
+def test_an_alias_moves_only_from_where_it_was_expected(database: Database) -> None:
+    with database.writing() as connection:
+        versions.register(connection, AS_CONFIGURED)
+        versions.add(connection, FIRST)
+        aliases.promote(connection, 1, role="train", why="made", now=2.0)
+        assert (aliases.version_of(connection, "champion"), aliases.version_of(connection, "previous")) == (1, 0)
+        aliases.move(connection, "v1.0", to=1, expected=None, role="command", why="a name", now=3.0)
+        assert aliases.resolve(connection, "v1.0") == aliases.resolve(connection, "v1") == FIRST
+        said = list(audit.lines(connection, what=aliases.MOVED))
+    assert [(line.subject, line.details["version"]) for line in said] == [("champion", 1), ("previous", 0), ("v1.0", 1)]
+    for name, to, expected, error in [
+        ("champion", 0, 0, "champion was moved meanwhile: it is v1 by now"),
+        ("v1.0", None, 0, "moved meanwhile"),
+        ("v1.0", 1, None, "moved meanwhile"),
+        ("stable", 9, None, "there is no version 9"),
+        ("v7", 1, None, "expected a letter"),
+    ]:
+        with pytest.raises(StoreError, match=error), database.writing() as connection:
+            aliases.move(connection, name, to=to, expected=expected, role="command", why="a test", now=4.0)
+    with pytest.raises(StoreError, match="Did you mean 'champion'"), database.reading() as connection:
+        aliases.resolve(connection, "champoin")
 
 
 def test_a_lease_is_one_holders_until_it_runs_out_or_is_given_back(database: Database) -> None:

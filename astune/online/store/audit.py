@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from astune.store.tables import audit
 
-Role = Literal["serve", "train", "command"]
+Role = Literal["serve", "train", "release", "command"]
 _INSERT = audit.insert()
 
 

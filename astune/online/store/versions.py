@@ -1,4 +1,5 @@
-"""Versions of the model, with their parents and checkpoints. A row is added once and never changed."""
+"""Versions of the model: a tree, with checkpoints. A row is added once and never changed, but for the name that people
+give it once and for `pruned`. What a version is to the service, an alias says (`store.aliases`)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from astune.errors import StoreError
 from astune.online.store import audit
 from astune.online.store.once import insert_once
-from astune.store.tables import versions
+from astune.store.tables import aliases, versions
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,42 @@ class ModelVersion:
     made: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    """As people call it."""
+    probes: Mapping[str, Any] | None = None
+    """Rows of token ids with the trainer's log-probabilities, which a server must reproduce."""
+    origin: str | None = None
+    """The checkpoint of a training run that it was imported from."""
+    pruned: float | None = None
+    """The time at which its folder was deleted on purpose."""
+
+
+class VersionTree:
+    """Who was made from whom. A version that no row names stands alone.
+
+    >>> tree = VersionTree({1: 0, 2: 1, 3: 1})
+    >>> tree.distance(2, 3), tree.distance(0, 3), sorted(tree.heirs(1)), tree.path(3)
+    (2, 2, [2, 3], [3, 1, 0])
+    """
+
+    def __init__(self, parents: Mapping[int, int | None]) -> None:
+        self._parents = parents
+
+    def path(self, number: int) -> list[int]:
+        """The version and those that it was made from, up to the root."""
+        found = [number]
+        while (parent := self._parents.get(found[-1])) is not None:
+            found.append(parent)
+        return found
+
+    def distance(self, one: int, other: int) -> int | None:
+        """The number of steps from one to the other; None if nothing joins them."""
+        steps = {number: count for count, number in enumerate(self.path(one))}
+        return next((count + steps[number] for count, number in enumerate(self.path(other)) if number in steps), None)
+
+    def heirs(self, number: int) -> set[int]:
+        """The versions that were made from it, directly or not."""
+        return {each for each in self._parents if each != number and number in self.path(each)}
 
 
 AS_CONFIGURED = ModelVersion(0)
@@ -35,7 +72,7 @@ NOT_SERVED, SERVED = "version not served", "version served"
 
 
 def newest(connection: sa.Connection) -> ModelVersion:
-    """The version to answer with and to train from; the model as configured where none was made yet."""
+    """The version that was made last; the model as configured where none was made yet."""
     row = connection.execute(versions.select().order_by(versions.c.version.desc()).limit(1)).first()
     return AS_CONFIGURED if row is None else _version(row)
 
@@ -49,6 +86,11 @@ def find(connection: sa.Connection, number: int) -> ModelVersion | None:
 def every(connection: sa.Connection) -> list[ModelVersion]:
     """Load all versions, oldest first."""
     return [_version(row) for row in connection.execute(versions.select().order_by(versions.c.version))]
+
+
+def load_tree(connection: sa.Connection) -> VersionTree:
+    rows = connection.execute(sa.select(versions.c.version, versions.c.parent))
+    return VersionTree({row.version: row.parent for row in rows})
 
 
 def after(connection: sa.Connection, number: int) -> list[ModelVersion]:
@@ -87,8 +129,9 @@ def add(connection: sa.Connection, version: ModelVersion) -> None:
 
 
 def register(connection: sa.Connection, configured: ModelVersion) -> None:
-    """Write the row of version 0, at the first start of a service."""
+    """Write the row of version 0, which is champion, at the first start of a service."""
     insert_once(connection, versions, _row_of(configured))
+    insert_once(connection, aliases, {"name": "champion", "version": configured.number, "moved": configured.made})
 
 
 def _row_of(version: ModelVersion) -> dict[str, object]:
@@ -101,10 +144,25 @@ def _row_of(version: ModelVersion) -> dict[str, object]:
         "made": version.made,
         "config": dict(version.config),
         "figures": dict(version.figures),
+        "name": version.name,
+        "probes": None if version.probes is None else dict(version.probes),
+        "origin": version.origin,
+        "pruned": version.pruned,
     }
 
 
 def _version(row: sa.Row[Any]) -> ModelVersion:
     return ModelVersion(
-        row.version, row.parent, row.commit_id, row.folder, row.sha256, row.made, row.config, row.figures
+        row.version,
+        row.parent,
+        row.commit_id,
+        row.folder,
+        row.sha256,
+        row.made,
+        row.config,
+        row.figures,
+        row.name,
+        row.probes,
+        row.origin,
+        row.pruned,
     )

@@ -28,7 +28,7 @@ from astune.algorithm import observe
 from astune.config.schema import Config
 from astune.errors import AstuneError, RunFolderError, StoreError
 from astune.monitor.disk import writing
-from astune.online.store import audit, commits, learned, leases, versions
+from astune.online.store import aliases, audit, commits, learned, leases, versions
 from astune.online.store.answers import find_judged, load_answers
 from astune.online.store.commits import CommitRow, Wanted
 from astune.online.store.feedback import states as feedback
@@ -293,6 +293,7 @@ async def _make_version(
         _keep_lease(setup, connection)
         _count_again(connection, base, now)
         versions.add(connection, version)
+        aliases.promote(connection, number, role="train", why="made", now=now)
         learned.write(connection, row.number, outcomes.episodes, turns_of(data, done))
         feedback.mark(connection, outcomes.used_feedback, "trained", f"v{number}", now)
         for reason, ids in outcomes.unused_feedback.items():
