@@ -41,6 +41,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: each would compile ASTune, and each worker the tests, every time.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Python's own pip compares every file of an index with every platform, which is most of what an installation costs.
+PIP := pip==26.3
 MINUTES ?= 5
 
 .PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
@@ -217,6 +219,7 @@ define build
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
 		|| { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(1)
+	$(1)/bin/pip install --quiet $(PIP_ARGS) $(PIP)
 	$(1)/bin/pip install --quiet $(PIP_ARGS) --constraint $(2) --editable ".[$(3)]" $(4)
 	@touch $@
 endef
