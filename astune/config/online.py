@@ -44,6 +44,10 @@ class ServeConfig(Section):
     max_under_way: PositiveInt = Field(1024, description="requests at the same time; more are told to come back (429)")
     requests_per_minute: PositiveInt | None = Field(None, description="of one client; null: no limit")
     poll_seconds: PositiveFloat = Field(1.0, description="from one look for a new version to the next")
+    every_commits: PositiveInt = Field(
+        1,
+        description="champion moves to the version that is so many commits after it; training goes on from the newest",
+    )
 
 
 class FeedbackConfig(Section):
@@ -80,10 +84,17 @@ class CommitConfig(Section):
 
     every_seconds: PositiveFloat | None = Field(300.0, description="null: never by the clock")
     every_episodes: PositiveInt | None = Field(None, description="as soon as so many are rated; null: never by number")
+    base: str = Field(
+        "champion", description="what the next version is made from: an alias, or a version as v7 or as people call it"
+    )
     min_episodes: PositiveInt = Field(8, description="fewer make no version: they wait for the next commit")
     max_episodes: PositiveInt = Field(256, description="of one version: the newest so many; others wait")
     max_age_seconds: PositiveFloat = Field(7 * DAY, description="older exchanges are left out, and counted")
-    max_versions_behind: NonNegativeInt = Field(8, description="exchanges of older versions are left out, and counted")
+    max_versions_behind: NonNegativeInt = Field(
+        8,
+        description="exchanges of versions that are more steps from the base in the tree of versions are left out, and "
+        "counted",
+    )
     group_wait_seconds: NonNegativeFloat = Field(
         60.0, description="how long repeats of one task wait for each other, if nobody asks for a commit"
     )

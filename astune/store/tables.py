@@ -199,6 +199,7 @@ versions = sa.Table(
     ),
     sa.Column("origin", sa.Text, doc="the checkpoint of a training run that it was imported from"),
     sa.Column("pruned", sa.Float, doc="when its folder was deleted on purpose; null: it was not"),
+    sa.Column("held", sa.Text, doc="why nothing but a command makes it champion; null: it may be"),
     sa.Index("ix_versions_name", "name", unique=True),
 )
 

@@ -46,12 +46,14 @@ def add_actions(actions: Commands) -> None:
 
 
 def _train(known: argparse.Namespace) -> int:
+    """Raises StoreError for a base that is not there."""
     from astune.config.load import load_config
     from astune.online.training.check import check_online
 
     loaded = load_config(known.conf, known.overrides, backbone=known.backbone, for_run=False)
     check_online(loaded)
     from astune.online.place import online_folder, store_url
+    from astune.online.store.succession import base_of
     from astune.online.training.log import CommitLog, header, line_of
     from astune.online.training.trainer import Trainer
     from astune.store import open_database
@@ -59,6 +61,8 @@ def _train(known: argparse.Namespace) -> int:
     folder = online_folder(loaded.config)
     open_log(folder, as_json=loaded.config.astune.monitor.log_json, role="train")
     with closing(open_database(store_url(loaded.config))) as database, ExitStack() as stack:
+        with database.reading() as connection:
+            base_of(connection, loaded.config.astune.online)
         trainer = Trainer(loaded.config, _load_engine(loaded, folder, stack), database, folder)
         log = CommitLog(folder, database, loaded.config)
 

@@ -71,8 +71,7 @@ def move(
     Raises:
         StoreError: another process moved it meanwhile, version `to` is not there, or the alias has no valid name.
     """
-    if not _ALIAS.fullmatch(name) or _NUMBER.fullmatch(name):
-        raise StoreError(f"the alias {name!r}: expected a letter, then letters, digits, '.', '_' or '-'; not as v7")
+    check_name(name)
     if to is not None and find(connection, to) is None:
         raise StoreError(f"{name}: there is no version {to}")
     if not _replace(connection, name, to, expected, now):
@@ -82,6 +81,12 @@ def move(
             "at `astune online versions list` and decide again"
         )
     audit.say(connection, role, MOVED, name, now=now, version=to, before=expected, why=why)
+
+
+def check_name(name: str) -> None:
+    """Raises StoreError for what is no name of an alias or of a version."""
+    if not _ALIAS.fullmatch(name) or _NUMBER.fullmatch(name):
+        raise StoreError(f"the name {name!r:.100}: expected a letter, then letters, digits, '.', '_' or '-'; not as v7")
 
 
 def promote(connection: sa.Connection, number: int, *, role: audit.Role, why: str, now: float) -> None:

@@ -62,6 +62,12 @@ def forget(connection: sa.Connection, commit: int) -> None:
     connection.execute(episodes.delete().where(episodes.c.commit_id == commit))
 
 
+def leave_out(connection: sa.Connection, commit: int, reason: str) -> None:
+    """Let no later commit learn from the episodes of one again, nor from the turns in them."""
+    trained = (episodes.c.commit_id == commit, episodes.c.state == "trained")
+    connection.execute(episodes.update().where(*trained).values(state="left_out", reason=reason))
+
+
 def find_trained_turns(connection: sa.Connection, msg_ids: Iterable[str]) -> set[int]:
     """Find the row ids of the turns in these answers' conversations that any commit has trained."""
     trained = (

@@ -1,5 +1,5 @@
 """Versions of the model: a tree, with checkpoints. A row is added once and never changed, but for the name that people
-give it once and for `pruned`. What a version is to the service, an alias says (`store.aliases`)."""
+give it once, `pruned` and `held`. What a version is to the service, an alias says (`store.aliases`)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class ModelVersion:
     """The checkpoint of a training run that it was imported from."""
     pruned: float | None = None
     """The time at which its folder was deleted on purpose."""
+    held: str | None = None
+    """Why nothing but a command makes it champion."""
 
 
 class VersionTree:
@@ -148,6 +150,7 @@ def _row_of(version: ModelVersion) -> dict[str, object]:
         "probes": None if version.probes is None else dict(version.probes),
         "origin": version.origin,
         "pruned": version.pruned,
+        "held": version.held,
     }
 
 
@@ -165,4 +168,5 @@ def _version(row: sa.Row[Any]) -> ModelVersion:
         row.probes,
         row.origin,
         row.pruned,
+        row.held,
     )

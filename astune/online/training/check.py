@@ -46,7 +46,13 @@ def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.trainer.lr_schedule",
             f"got {trainer.lr_schedule!r}, which ends with the run; online training has no end; expected 'constant'",
         )
-    rules = astune.online.commit
+    rules, every = astune.online.commit, astune.online.serve.every_commits
+    if every > 1 and rules.base != "champion":
+        yield (
+            "astune.online.serve.every_commits",
+            f"got {every}, but each version is made from astune.online.commit.base, {rules.base!r}: none is so many "
+            "commits after another; expected 1, or the base 'champion'",
+        )
     if rules.min_episodes > rules.max_episodes:
         yield (
             "astune.online.commit.min_episodes",

@@ -28,7 +28,7 @@ from astune.algorithm import observe
 from astune.config.schema import Config
 from astune.errors import AstuneError, RunFolderError, StoreError
 from astune.monitor.disk import writing
-from astune.online.store import aliases, audit, commits, learned, leases, versions
+from astune.online.store import aliases, audit, commits, learned, leases, succession, versions
 from astune.online.store.answers import find_judged, load_answers
 from astune.online.store.commits import CommitRow, Wanted
 from astune.online.store.feedback import states as feedback
@@ -60,6 +60,11 @@ class LeaseLost(StoreError):
     """Another trainer has taken over: what this one did must not count."""
 
 
+class BaseMoved(LeaseLost):
+    """Another version is trained from by now, as after a rollback: what this trainer did must not count, and the commit
+    is begun again."""
+
+
 @dataclass(frozen=True)
 class CommitSetup:
     """The parts that commits are made with. `clock` gives seconds since 1970; `phase` is told how far a commit has
@@ -83,18 +88,28 @@ class CommitInput:
     paths: dict[str, tuple[str, ...]]
     used: set[int]
     replayed: list[list[TrainedEpisode]]
-    newest: int
-    """The version that was the newest."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The version that a commit was to begin from, and the one that it began from, as the first was damaged."""
+
+    wanted: ModelVersion
+    base: ModelVersion
+
+    @property
+    def is_damaged(self) -> bool:
+        return self.wanted.number != self.base.number
 
 
 async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
     """Do what the row asks for; the row as it is afterwards. Raises LeaseLost, and RunFolderError where no version to
     begin from is whole; other errors are the commit's own and stand in its row."""
-    newest, now = _begin(setup, row)
+    wanted, now = _begin(setup, row)
     setup.phase("begun")
-    rows = read(setup.database, setup.config, row, newest.number, now)
+    rows = read(setup.database, setup.config, row, wanted.number, now)
     setup.phase("planned")
-    base, engine = await _load_base(setup, row, newest, now) if rows.plan.count else (newest, None)
+    base, engine = await _load_base(setup, row, wanted, now) if rows.plan.count else (wanted, None)
     try:
         if engine is None:
             return _end(setup, row, rows.plan, CommitData(), CommitUpdates())
@@ -106,7 +121,7 @@ async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
         rules = config.online.commit
         while rows.plan.count and not data.is_enough(rules) and rows.plan.waiting["for_a_later"]:
             passed |= {item.key for item in rows.plan.items}
-            rows = read(setup.database, setup.config, row, newest.number, now, passed)
+            rows = read(setup.database, setup.config, row, wanted.number, now, passed)
             data = _collect(rows, row, data_setup)
         if not data.is_enough(rules):
             waiting = CommitUpdates(undone=data.samples, waits="for_other_authors")
@@ -124,7 +139,7 @@ async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
         setup.phase("updated")
         if not done.taken:
             return _end(setup, row, rows.plan, data, done)
-        return await _make_version(setup, row, base, rows, data, done, learner)
+        return await _make_version(setup, row, Origin(wanted, base), rows, data, done, learner)
     except LeaseLost:
         raise
     except (AstuneError, MemoryError, RuntimeError) as error:
@@ -156,7 +171,7 @@ def read(
         recorded = load_recorded(connection, wanted + again)
         if config.astune.backbone == "trinity":
             recorded = exclude_other_temperatures(config.astune.rollout.temperature, recorded)
-        return CommitInput(plan, recorded, paths, used, replayed, base)
+        return CommitInput(plan, recorded, paths, used, replayed)
 
 
 def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> list[list[TrainedEpisode]]:
@@ -194,8 +209,10 @@ def plan_now(
     judged, compared = judgements(connection, online.feedback), preferences(connection)
     ids = [msg_id for each in judged for msg_id in each.msg_ids]
     ids += [msg_id for each in compared for msg_id in (each.better, each.worse)]
-    situation = Situation(online.commit, wanted, base, now, config.astune.rollout.num_repeat, explicit, passed)
-    return plan_of(judged, compared, load_headings(connection, ids), situation)
+    headings, tree = load_headings(connection, ids), versions.load_tree(connection)
+    behind = {number: tree.distance(base, number) for number in {each.version for each in headings.values()}}
+    situation = Situation(online.commit, wanted, behind, now, config.astune.rollout.num_repeat, explicit, passed)
+    return plan_of(judged, compared, headings, situation)
 
 
 def _begin(setup: CommitSetup, row: CommitRow) -> tuple[ModelVersion, float]:
@@ -204,7 +221,7 @@ def _begin(setup: CommitSetup, row: CommitRow) -> tuple[ModelVersion, float]:
     def begin(connection: sa.Connection) -> tuple[ModelVersion, float]:
         _keep_lease(setup, connection)
         feedback.settle(connection, setup.config.astune.online.feedback, now)
-        base = versions.newest(connection)
+        base = succession.base_of(connection, setup.config.astune.online)
         began = commits.begin(connection, row, base.number, now)
         audit.say(connection, "train", "commit begun", str(row.number), now=now, base=base.number, holder=setup.holder)
         return base, began
@@ -213,14 +230,14 @@ def _begin(setup: CommitSetup, row: CommitRow) -> tuple[ModelVersion, float]:
 
 
 async def _load_base(
-    setup: CommitSetup, row: CommitRow, newest: ModelVersion, now: float
+    setup: CommitSetup, row: CommitRow, wanted: ModelVersion, now: float
 ) -> tuple[ModelVersion, Engine]:
-    """The newest version, or where its checkpoint is damaged the last whole one that it goes back to; at its weights.
+    """The wanted version, or where its checkpoint is damaged the last whole one that it goes back to; at its weights.
 
     Never the model as configured in place of what was made of it: a folder of versions that is not there, as of a disk
     that is not mounted, would have all training begin anew.
     """
-    base, damage = newest, None
+    base, damage = wanted, None
     while True:
         try:
             engine = await setup.weights.at(base)
@@ -236,27 +253,27 @@ async def _load_base(
             ) from damage
         base = before
     if damage is not None:
-        _tell_damage(setup, row, newest, base, damage, now)
+        _tell_damage(setup, row, wanted, base, damage, now)
     return base, engine
 
 
 def _tell_damage(
-    setup: CommitSetup, row: CommitRow, newest: ModelVersion, base: ModelVersion, damage: RunFolderError, now: float
+    setup: CommitSetup, row: CommitRow, wanted: ModelVersion, base: ModelVersion, damage: RunFolderError, now: float
 ) -> None:
     said = "version %d is damaged, training goes on from version %d: %s"
-    logger.error(said, newest.number, base.number, damage)
+    logger.error(said, wanted.number, base.number, damage)
     with setup.database.writing() as connection:
         _keep_lease(setup, connection)
         commits.begin(connection, row, base.number, now)
         why = str(damage)
-        audit.say(connection, "train", "version damaged", str(newest.number), now=now, base=base.number, why=why)
+        audit.say(connection, "train", "version damaged", str(wanted.number), now=now, base=base.number, why=why)
 
 
-def _count_again(connection: sa.Connection, base: ModelVersion, now: float) -> None:
-    """Have what the versions after `base` were made from learned anew, as they are lost. Belongs into the transaction
-    that makes the version: until then a checkpoint that is there again is gone on from."""
-    lost: ModelVersion | None = versions.newest(connection)
-    while lost is not None and lost.number > base.number:
+def _count_again(connection: sa.Connection, origin: Origin, now: float) -> None:
+    """Have what the versions from `base` to the wanted one were made from learned anew, as they are lost. Belongs into
+    the transaction that makes the version: until then a checkpoint that is there again is gone on from."""
+    lost, base = origin.wanted if origin.is_damaged else None, origin.base
+    while lost is not None and lost.number != base.number:
         if lost.commit_id is not None:
             learned.forget(connection, lost.commit_id)
         count = feedback.count_again(connection, lost.number, now)
@@ -267,7 +284,7 @@ def _count_again(connection: sa.Connection, base: ModelVersion, now: float) -> N
 async def _make_version(
     setup: CommitSetup,
     row: CommitRow,
-    base: ModelVersion,
+    origin: Origin,
     rows: CommitInput,
     data: CommitData,
     done: CommitUpdates,
@@ -276,7 +293,8 @@ async def _make_version(
     outcomes = outcomes_of(rows.plan, data, done, row.number, rows.paths)
     observe(setup.weights.estimator, outcomes.keep_done(data.groups))
     await learner.publish()
-    number = rows.newest + 1
+    with setup.database.reading() as connection:
+        number = versions.newest(connection).number + 1
     with new_folder(setup.versions) as folder, writing(folder):
         learner.save(folder)
         setup.weights.estimator.save(folder)
@@ -287,19 +305,24 @@ async def _make_version(
     setup.phase("renamed")
     figures = figures_of(rows.plan, data, done, outcomes) | {"policy_version": float(number)}
     now = setup.clock()
-    version = ModelVersion(number, base.number, row.number, name, sha256, now, _settings(setup.config), figures)
+    version = ModelVersion(number, origin.base.number, row.number, name, sha256, now, _settings(setup.config), figures)
 
     def write(connection: sa.Connection) -> None:
         _keep_lease(setup, connection)
-        _count_again(connection, base, now)
+        _check_base(setup, connection, origin)
+        _count_again(connection, origin, now)
         versions.add(connection, version)
-        aliases.promote(connection, number, role="train", why="made", now=now)
+        _serve(setup, connection, version, origin, now)
         learned.write(connection, row.number, outcomes.episodes, turns_of(data, done))
         feedback.mark(connection, outcomes.used_feedback, "trained", f"v{number}", now)
         for reason, ids in outcomes.unused_feedback.items():
             feedback.mark(connection, ids, "left_out", reason, now)
         commits.end(connection, row.number, "made", now, figures, version=number)
-        said: dict[str, Any] = {"commit": row.number, "parent": base.number, "waits": waits_of(rows.plan, outcomes)}
+        said: dict[str, Any] = {
+            "commit": row.number,
+            "parent": origin.base.number,
+            "waits": waits_of(rows.plan, outcomes),
+        }
         said["share_of_learning_rate"] = done.metrics[SHARE]
         audit.say(connection, "train", "version made", str(number), now=now, **said)
         if row.explicit and rows.plan.waiting["for_a_later"]:  # it means all there is: another version learns the rest
@@ -311,6 +334,21 @@ async def _make_version(
     setup.weights.mark_version(number)
     setup.phase("written")
     return _now(setup.database, row.number)
+
+
+def _check_base(setup: CommitSetup, connection: sa.Connection, origin: Origin) -> None:
+    now = succession.base_of(connection, setup.config.astune.online).number
+    if now != origin.wanted.number:
+        raise BaseMoved(f"version {now} is trained from by now, and this began with version {origin.wanted.number}")
+
+
+def _serve(setup: CommitSetup, connection: sa.Connection, version: ModelVersion, origin: Origin, now: float) -> None:
+    """Let the new version answer, as the strategy `at_once` says."""
+    online = setup.config.astune.online
+    if origin.is_damaged or online.commit.base != aliases.CHAMPION:
+        aliases.promote(connection, version.number, role="train", why="made", now=now)
+    else:
+        succession.promote_made(connection, online.serve.every_commits, now)
 
 
 def _end(setup: CommitSetup, row: CommitRow, plan: Plan, data: CommitData, done: CommitUpdates) -> CommitRow:

@@ -140,13 +140,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Situation:
-    """`base` is the version that is trained; `now` is in seconds since 1970; no further attempts at a task are waited
-    for once there are `siblings`, nor in an `explicit` commit, for which somebody asked. `passed` are items in which
-    this commit has already found nothing to learn from."""
+    """`behind` says of each version that answered how many steps it is from the one that is trained, in the tree of
+    versions (None: nothing joins them); `now` is in seconds since 1970; no further attempts at a task are waited for
+    once there are `siblings`, nor in an `explicit` commit, for which somebody asked. `passed` are items in which this
+    commit has already found nothing to learn from."""
 
     rules: CommitConfig
     wanted: Wanted
-    base: int
+    behind: Mapping[int, int | None]
     now: float
     siblings: int
     explicit: bool = False
@@ -201,11 +202,17 @@ def _is_fresh(item: Item, sampled: bool, plan: Plan, situation: Situation) -> bo
         plan.waiting["not_asked_for"] += 1
     elif situation.now - max(answered) > rules.max_age_seconds:
         plan.left_out.append(("too_old", item))
-    elif sampled and any(0 <= each.version < situation.base - rules.max_versions_behind for each in item.headings):
+    elif sampled and any(_is_far(each.version, situation) for each in item.headings):
         plan.left_out.append(("too_far_behind", item))
     else:
         return True
     return False
+
+
+def _is_far(version: int, situation: Situation) -> bool:
+    """True of an answer of ours that is of a version too far from the one that is trained."""
+    steps = situation.behind[version]
+    return version >= 0 and (steps is None or steps > situation.rules.max_versions_behind)
 
 
 def _is_wanted(item: Item, wanted: Wanted) -> bool:

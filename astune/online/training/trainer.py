@@ -21,14 +21,14 @@ from astune.config.schema import Config
 from astune.errors import RunFolderError, StoreError
 from astune.online.clock import SteadyClock
 from astune.online.place import keep_file, versions_folder
-from astune.online.store import audit, commits, leases, retention, versions
+from astune.online.store import audit, commits, leases, retention, succession, versions
 from astune.online.store.commits import By, CommitRow, Wanted
 from astune.online.store.feedback import states as feedback
 from astune.online.store.leases import name_of
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, CommitSetup, LeaseLost, make, plan_now
 from astune.online.training.judging import UnratedJudge
-from astune.online.training.plan import Learnable
+from astune.online.training.plan import Learnable, Plan
 from astune.online.training.weights import Weights
 from astune.store.database import Database, reason
 from astune.training.engine import LoadEngine
@@ -43,6 +43,7 @@ FAILED_SECONDS = 60.0
 """After a commit that failed; one that somebody asks for is made at once."""
 DELETE_SECONDS = 3600.0
 """From one look for conversations that are too old to the next."""
+OF_ANOTHER = "made by a trainer that moves no alias"
 MOST_BEGINNINGS = 5
 """A commit during which so many trainers died fails, or all that come after would die of it too."""
 
@@ -178,6 +179,7 @@ class Trainer:
             deleted = self._clean_folders(connection)
             if back or deleted:
                 audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
+        succession.promote_made(connection, self._config.astune.online.serve.every_commits, now, OF_ANOTHER)
         asked = commits.with_state(connection, "asked")
         by = None if asked else self._due(connection, now)
         if by is not None:
@@ -232,8 +234,7 @@ class Trainer:
         rated = feedback.count_rated(connection)
         if rated == self._too_few:
             return None
-        base = versions.newest(connection).number
-        plan = plan_now(connection, self._config, Wanted(), base, now)
+        plan = self._plan(connection, Wanted(), now)
         self._too_few = rated if not plan.count and not plan.waiting["for_siblings"] else None
         if not plan.count or (self._fruitless is not None and plan.gist.adds_nothing_to(self._fruitless)):
             return None
@@ -245,8 +246,11 @@ class Trainer:
 
     def _look_ahead(self, wanted: Wanted) -> Learnable:
         with self._database.reading() as connection:
-            base = versions.newest(connection).number
-            return plan_now(connection, self._config, wanted, base, self._clock()).gist
+            return self._plan(connection, wanted, self._clock()).gist
+
+    def _plan(self, connection: sa.Connection, wanted: Wanted, now: float) -> Plan:
+        base = succession.base_of(connection, self._config.astune.online)
+        return plan_now(connection, self._config, wanted, base.number, now)
 
     def _has_begun_too_often(self, row: CommitRow) -> bool:
         with self._database.reading() as connection:

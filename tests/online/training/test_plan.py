@@ -15,7 +15,8 @@ from astune.online.training.plan import Item, Plan, Situation, plan_of
 
 RULES = CommitConfig(min_episodes=1, group_wait_seconds=0.0)
 NOW = 1_000_000.0
-SITUATION = Situation(RULES, Wanted(), base=10, now=NOW, siblings=4)
+BEHIND = {number: 10 - number for number in range(-1, 11)}
+SITUATION = Situation(RULES, Wanted(), BEHIND, now=NOW, siblings=4)
 
 
 def heading(msg_id: str, conversation: str, task_id: str | None, version: int, age: float) -> Heading:
@@ -73,7 +74,7 @@ situations = st.builds(
         weight_corrections=st.sampled_from([0.0, 1.0]),
     ),
     st.builds(Wanted, st.sampled_from([None, "t1"]), st.none(), st.sampled_from([None, NOW - 50.0])),
-    st.just(10),
+    st.just(BEHIND),
     st.just(NOW),
     st.integers(2, 4),
 )

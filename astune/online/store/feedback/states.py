@@ -212,6 +212,15 @@ def count_again(connection: sa.Connection, version: int, now: float, role: Role 
     return len(rows)
 
 
+def leave_out(connection: sa.Connection, version: int, reason: str, now: float, role: Role) -> int:
+    """Never learn again from what a version was made from. How much that is."""
+    lock(connection)
+    rows = load(connection, feedback.c.state == "trained", feedback.c.reason == f"v{version}")
+    for row in rows:
+        write_state(connection, row, "left_out", reason, now, role)
+    return len(rows)
+
+
 def decide_again(
     connection: sa.Connection, rows: Sequence[FeedbackRow], rules: FeedbackConfig, now: float, role: Role
 ) -> None:

@@ -112,6 +112,7 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("probes", sa.JSON(), nullable=True))
         batch_op.add_column(sa.Column("origin", sa.Text(), nullable=True))
         batch_op.add_column(sa.Column("pruned", sa.Float(), nullable=True))
+        batch_op.add_column(sa.Column("held", sa.Text(), nullable=True))
         batch_op.create_index("ix_versions_name", ["name"], unique=True)
 
     # What answered and was trained from was the version made last.
