@@ -27,6 +27,11 @@ IMPORTS = {
     "Agent": ("from agentscope.message import UserMsg\n", "from astune.workflow.agentscope import training_defaults\n"),
     "ReActAgent": ("from agentscope.message import Msg\n", ""),
 }
+FORMATTER = (
+    "from agentscope.formatter import OpenAIChatFormatter\n",
+    "\n    agent.formatter = OpenAIChatFormatter()  # as tuner.model() takes messages",
+)
+"""What 1.x needs on top, whose models do not format messages themselves."""
 WORKFLOW = '''\
 """The workflow: each episode gets a fresh agent of `{name}`, with the model that is trained."""
 
@@ -41,9 +46,13 @@ make_agent = load_plugin(f"{{FILE}}:{name}", kind="agent")
 
 
 async def answer(task: Task, tuner: Tuner) -> WorkflowOutput:
-    agent = {wait}make_agent({parameter}=tuner.model("agent"))
+    agent = {make}
 {ask}    return WorkflowOutput(answer=reply.get_text_content())
 '''
+MODEL = ("model", 2)
+"""The name and the place of the model among the arguments of AgentScope's agents."""
+REPLACED = '\n    agent.model = tuner.model("agent")  # in the place of the one that it makes itself'
+"""What follows where the agent is not handed its model."""
 NO_PARAMETER = """\
 {place}: {name} has an agent, but no model to hand it. Each episode needs a fresh agent \
 with the model that is trained; let a function take the model and return the agent:
@@ -67,7 +76,7 @@ class Found:
     kind: str = ""
     """The class of the agent; empty for a workflow."""
     parameter: str = ""
-    """What takes the model."""
+    """What takes the model; empty where the agent makes its own, which is replaced."""
     is_async: bool = False
     wrong: str = ""
     """Why an agent cannot be made a workflow, with what to change."""
@@ -75,9 +84,14 @@ class Found:
     def write_workflow(self, file: str) -> str:
         """Write the module that makes a workflow of the agent in `file`, a path from the folder of the module."""
         theirs, ours = IMPORTS[self.kind]
-        wait = "await " if self.is_async else ""
-        parts = {"theirs": theirs, "ours": ours, "ask": ASK[self.kind], "wait": wait}
-        return WORKFLOW.format(name=self.name, file=file, parameter=self.parameter, **parts)
+        given = f'{self.parameter}=tuner.model("agent")' if self.parameter else ""
+        make = f"{'await ' * self.is_async}make_agent({given})"
+        if not self.parameter:
+            make += REPLACED
+            if self.kind == "ReActAgent":
+                theirs, make = FORMATTER[0] + theirs, make + FORMATTER[1]
+        parts = {"theirs": theirs, "ours": ours, "ask": ASK[self.kind], "make": make}
+        return WORKFLOW.format(name=self.name, file=file, **parts)
 
 
 def find_agent(agent: str, choose: Callable[[str], str | None]) -> tuple[str, Found]:
@@ -139,18 +153,78 @@ def _is_workflow(node: ast.stmt) -> bool:
 
 def _agents_in(node: ast.stmt, tree: ast.Module, file: str) -> Iterator[Found]:
     """At most one for each function, class or other statement of the module."""
-    call, kind = next(_calls(node, _find_imports(tree, "agentscope"), tuple(ASK)), (None, ""))
+    classes = _find_classes(tree)
+    if isinstance(node, ast.ClassDef) and node.name in classes:
+        yield _own_class(node, classes[node.name], file)
+        return
+    call, kind = next(_calls(node, classes, tuple(ASK)), (None, ""))
     if call is None:
         return
-    place, name = f"{file}:{call.lineno}", getattr(node, "name", "") or _target_of(node) or "the module"
-    parameter = _model_parameter(node, call) if isinstance(node, Function) and _returns(node, call) else None
-    if not isinstance(node, Function) or parameter is None:
-        yield Found(name, kind, wrong=NO_PARAMETER.format(place=place, name=name, kind=kind, file=file))
+    name = getattr(node, "name", "") or _target_of(node) or "the module"
+    if not isinstance(node, Function) or not _returns(node, call):
+        yield _unusable(f"{file}:{call.lineno}", name, kind, file)
         return
-    missing = [other for other in _list_required(node.args) if other != parameter]
-    needs = f"{file}:{node.lineno}: {name} also needs {', '.join(missing)}; an episode has only a model to hand it: "
+    yield _describe(node, name, kind, _model_parameter(node, call, _place_of_model(tree, call)), file, call)
+
+
+def _own_class(node: ast.ClassDef, kind: str, file: str) -> Found:
+    """A subclass of an agent, which its constructor makes."""
+    found = _constructor(node)
+    if found is None:
+        return _unusable(f"{file}:{node.lineno}", node.name, kind, file)
+    made, call = found
+    return _describe(made, node.name, kind, _model_parameter(made, call, MODEL), file, call)
+
+
+def _constructor(node: ast.ClassDef) -> tuple[ast.FunctionDef, ast.Call] | None:
+    """The constructor of a class, and its call of the one of its base; None without either."""
+    for made in node.body:
+        if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+            calls = (each for each in ast.walk(made) if isinstance(each, ast.Call))
+            call = next((each for each in calls if ast.unparse(each.func) == "super().__init__"), None)
+            return None if call is None else (made, call)
+    return None
+
+
+def _describe(function: Function, name: str, kind: str, parameter: str | None, file: str, call: ast.Call) -> Found:
+    """The agent of a function that makes it, or of a constructor."""
+    missing = [other for other in _list_required(function.args) if other not in (parameter, "self")]
+    if missing and parameter is None:
+        return _unusable(f"{file}:{call.lineno}", name, kind, file)
+    needs = (
+        f"{file}:{function.lineno}: {name} also needs {', '.join(missing)}; an episode has only a model to hand it: "
+    )
     wrong = f"{needs}give each a default, or name a function of ({parameter}) that returns the agent" if missing else ""
-    yield Found(name, kind, parameter, isinstance(node, ast.AsyncFunctionDef), wrong)
+    return Found(name, kind, parameter or "", isinstance(function, ast.AsyncFunctionDef), wrong)
+
+
+def _unusable(place: str, name: str, kind: str, file: str) -> Found:
+    return Found(name, kind, wrong=NO_PARAMETER.format(place=place, name=name, kind=kind, file=file))
+
+
+def _find_classes(tree: ast.Module) -> dict[str, str]:
+    """The names that the module has from AgentScope, each with what it is called there; its own agents with the class
+    that they are of."""
+    names = _find_imports(tree, "agentscope")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base) for base in node.bases]
+            kinds = [names.get(base, base.rpartition(".")[2]) for base in bases if base.partition(".")[0] in names]
+            if kind := next((kind for kind in kinds if kind in ASK), None):
+                names[node.name] = kind
+    return names
+
+
+def _place_of_model(tree: ast.Module, call: ast.Call) -> tuple[str, int]:
+    """The name and the place of the argument of `call` that is the model."""
+    name = ast.unparse(call.func)
+    node = next((each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name), None)
+    found = None if node is None else _constructor(node)
+    parameter = None if found is None else _model_parameter(*found, MODEL)
+    if found is None or parameter is None:
+        return MODEL
+    arguments = [each.arg for each in found[0].args.args[1:]]
+    return parameter, arguments.index(parameter) if parameter in arguments else len(arguments)
 
 
 def _find_imports(tree: ast.Module, package: str) -> dict[str, str]:
@@ -186,9 +260,12 @@ def _returns(function: Function, call: ast.Call) -> bool:
     return any(value is call or (isinstance(value, ast.Name) and value.id in names) for value in values)
 
 
-def _model_parameter(function: Function, call: ast.Call) -> str | None:
-    """The parameter that the agent gets as its model. None if it gets another, or one made of the parameter."""
-    given = [each.value for each in call.keywords if each.arg == "model"] or call.args[2:3]
+def _model_parameter(function: Function, call: ast.Call, place: tuple[str, int]) -> str | None:
+    """The parameter that `call` gets as its model, by that name or at that place. None if it gets another, or one made
+    of the parameter."""
+    given = [each.value for each in call.keywords if each.arg == place[0]] or call.args[place[1] : place[1] + 1]
+    if not given and function.args.kwarg is not None and any(each.arg is None for each in call.keywords):
+        return place[0]  # it hands on what it is given
     values = [part for value in given for part in (value.values if isinstance(value, ast.BoolOp) else [value])]
     names = {value.id for value in values if isinstance(value, ast.Name)}
     for argument in [*function.args.args, *function.args.kwonlyargs]:

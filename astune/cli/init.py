@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.find_agent import find_agent
 from astune.errors import ConfigError, nearest
-from astune.support.resources import default_config_dir, tutorial_dir
+from astune.support.resources import default_config_dir, skills_dir, tutorial_dir
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -24,16 +26,24 @@ TEMPLATE = "start"
 BACKBONES = ("local", "trinity", "verl")
 TEXTS = (".py", ".yaml", ".jsonl", ".md", ".txt")
 """The files of a tutorial that are copied; caches and runs are left."""
+SKILL = Path(".claude", "skills", "astune")
+"""Where the folder has the skill for coding agents: the place that Claude Code looks at."""
+OPENAI = "https://api.openai.com/v1#gpt-4.1-mini@OPENAI_API_KEY"
+"""The model of `--judge llm`, as `astune eval` names one."""
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((\.\.[^)#]*)[^)]*\)")
+"""A link or a picture in a page that is not beside it."""
 QUESTIONS = {
     "agent": "Your agent, as file.py or file.py:name; nothing: a small one to change",
-    "tasks": "Your tasks, as a .jsonl, .csv or .parquet file; nothing: four word problems",
-    "judge": "Your judge, as MathAnswerAsJudge or file.py:name; nothing: one that looks for the answer",
+    "tasks": "Your tasks, as a .jsonl, .csv or .parquet file; nothing: a hundred word problems",
+    "judge": "Your judge, as MathAnswerAsJudge or file.py:name, or a model, as llm or ADDRESS#NAME; "
+    "nothing: one that looks for the answer",
     "model": "The model, as a folder or hub id; nothing: tiny, which ships",
     "backbone": "Where it will run: local, trinity or verl; nothing: local",
 }
 EXAMPLES = """\
   {program} init my_agent
   {program} init my_agent --agent agent.py:answer --tasks tasks.jsonl --judge MathAnswerAsJudge --model Qwen/Qwen3-0.6B
+  {program} init my_agent --agent agent.py:make_agent --tasks tasks.jsonl --judge llm
   {program} init --from frozen_lake"""
 
 
@@ -89,12 +99,13 @@ def write_folder(
     own = found is not None and not found.kind
     values = {"agent.py:answer": f"{_from_folder(file, folder)}:{found.name}" if found and own else None}
     values |= {"tasks.jsonl": _from_folder(tasks, folder) if tasks else None}
-    values |= {"judge.py:judge": _place_of(judge, folder) if judge else None}
+    values |= {"judge.py:judge": _judge(judge, folder) if judge else None}
     values |= {"path: tiny": f"path: {_model(model, folder)}" if model else None}
     values |= {"backbone: local": f"backbone: {backbone}"}
 
     def fill(half: Path) -> None:
         _copy_files(tutorial_dir() / TEMPLATE, half, "schema.json")
+        _copy_files(skills_dir() / SKILL.name, half / SKILL, "")
         shutil.copy(default_config_dir() / "schema.json", half)
         conf = half / "agent.yaml"
         text = conf.read_text(encoding="utf-8")
@@ -123,7 +134,7 @@ def copy_tutorial(name: str, folder: Path) -> int:
 
     def fill(half: Path) -> None:
         for other, source in sources.items():
-            _copy_files(source, half / other, "../schema.json")
+            _copy_files(source, half / other, "../schema.json", sources)
         shutil.copy(default_config_dir() / "schema.json", half)
 
     _write_beside(folder, fill)
@@ -131,7 +142,15 @@ def copy_tutorial(name: str, folder: Path) -> int:
     return 0
 
 
-def _place_of(judge: str, folder: Path) -> str:
+def _judge(judge: str, folder: Path) -> str:
+    """The text behind `judge_protocol:`."""
+    from astune.training.candidates import read_address
+
+    if judge == "llm" or judge.startswith(("http://", "https://")):
+        api = read_address(OPENAI if judge == "llm" else judge, "--judge")
+        key = f", api_key_env: {api.api_key_env}" if api.api_key_env else ""
+        model = f"{{base_url: {api.base_url}, model: {api.model}{key}}}"
+        return f"LlmAsJudge\n    llm:\n      models:\n        - {model}"
     file, _, name = judge.rpartition(":")
     if file.endswith(".py") and not Path(file).is_file():
         raise ConfigError(f"--judge: no such file: {file}")
@@ -150,12 +169,29 @@ def _files(source: Path) -> Iterator[Path]:
     return (path for path in sorted(source.rglob("*")) if path.is_file() and path.suffix in TEXTS)
 
 
-def _copy_files(source: Path, target: Path, schema: str) -> None:
+def _copy_files(source: Path, target: Path, schema: str, copied: Collection[str] = ()) -> None:
+    """Copy a folder of texts. What they link to is beside them if it is of a tutorial that is `copied` too."""
     for path in _files(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_text(encoding="utf-8").replace("../../default_config/schema.json", schema)
+        if path.suffix == ".md":
+            text = LINK.sub(partial(_without_link, path.parent, source, copied), text)
         copy.write_text(text.replace("python launcher.py", "astune").replace("tutorial/", ""), encoding="utf-8")
+
+
+def _without_link(place: Path, source: Path, copied: Collection[str], found: re.Match[str]) -> str:
+    """Say in words where a link of a page in `place` leads that its copy does not have."""
+    picture, said, link = found.groups()
+    to, root = (place / link).resolve(), tutorial_dir().resolve().parent
+    if to.is_relative_to(source.resolve()) or not to.is_relative_to(root):
+        return found[0]
+    if picture:
+        return ""
+    first, *rest = to.relative_to(root).parts
+    if first == "tutorial":
+        return found[0] if rest[0] in copied else f"{said} (`astune init --from {rest[0]}`)"
+    return f"{said} (`{to.relative_to(root)}` of ASTune's repository)"
 
 
 def _write_beside(folder: Path, fill: Callable[[Path], None]) -> None:

@@ -17,6 +17,11 @@ def tutorial_dir() -> Path:
     return _beside_or_inside("tutorial")
 
 
+def skills_dir() -> Path:
+    """One folder for each skill for coding agents."""
+    return _beside_or_inside("skills")
+
+
 def tiny_model_dir() -> Path:
     """The model behind `astune.model.path: tiny`, in Hugging Face format."""
     return PACKAGE / "assets" / "tiny_model"

@@ -62,7 +62,7 @@ def candidate_of(text: str, config: AstuneConfig, option: str = "--checkpoint") 
     if text in apis:
         return _make_api(text, apis[text], f"{KEY}.{text}")
     if text.startswith(("http://", "https://")):
-        return _make_api(text, _at_address(text, option), f"{option} {text}")
+        return _make_api(text, read_address(text, option), f"{option} {text}")
     if text == "none":
         return Candidate("base", mark=_mark(Path(config.model.path)))
     path = find_checkpoint(text)
@@ -102,8 +102,8 @@ def _make_api(name: str, chat: AuxiliaryModelConfig, key: str) -> Candidate:
     return Candidate(name, mark=mark, api=f"{chat.base_url}#{chat.model}", chat=chat, key=key)
 
 
-def _at_address(text: str, option: str) -> AuxiliaryModelConfig:
-    """Read `http://host/v1#name` or `http://host/v1#name@VARIABLE`."""
+def read_address(text: str, option: str) -> AuxiliaryModelConfig:
+    """Read `http://host/v1#name` or `http://host/v1#name@VARIABLE`, which `option` has."""
     base_url, _, model = text.partition("#")
     name, at, variable = model.rpartition("@")
     has_key = bool(at) and re.fullmatch(r"[A-Z][A-Z0-9_]*", variable) is not None

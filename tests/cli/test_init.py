@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astune.cli import main
 from astune.config.load import load_config
 from astune.monitor import read_episodes
+from astune.testing import ScriptedChatServer
 from tests.rows import each_row
 
 pytest.importorskip("torch")
@@ -42,8 +45,11 @@ CHOICES = [
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(WORKFLOW, encoding="utf-8")
-    Path("own_judge.py").write_text("def judge(task, episode):\n    return True\n", encoding="utf-8")
-    Path("own.csv").write_text("query,answer\nWhat is 3 plus 4?,7\n", encoding="utf-8")
+    Path("own_judge.py").write_text(
+        "def judge(task, episode):\n    return str(episode.output.answer) == f'The answer is {task.answer}.'\n",
+        encoding="utf-8",
+    )
+    Path("own.csv").write_text("query,answer\nWhat is 3 plus 4?,7\nWhat is 3 plus 5?,8\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda each: " ".join(each) or "none")
@@ -58,6 +64,26 @@ def test_a_folder_passes_its_own_check(choices: list[str], monkeypatch: pytest.M
     assert Path(first.rpartition("=")[2]).is_file()
     backbone = choices[choices.index("--backbone") + 1] if "--backbone" in choices else "local"
     assert load_config(Path("agent.yaml")).config.astune.backbone == backbone
+
+
+def test_a_judge_may_be_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["init", "asks", "--yes", "--judge", "llm"]) == 0
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (model,) = load_config(Path("asks/agent.yaml")).config.astune.task_judge.llm.models
+    assert (model.base_url, model.api_key_env) == ("https://api.openai.com/v1", "OPENAI_API_KEY")
+    with ScriptedChatServer(grade) as server:
+        assert main(["init", "mine", "--yes", "--judge", f"{server.base_url}#grader"]) == 0
+        monkeypatch.chdir("mine")
+        assert runpy.run_path("check.py")["check"]() == 0
+        assert {request["model"] for request in server.requests} == {"grader"}
+
+
+def grade(body: dict[str, Any]) -> str:
+    """Right is the reference answer alone."""
+    asked = body["messages"][-1]["content"]
+    told = {name: re.findall(rf"<{name}-\w+>\n(.*?)\n?</", asked, re.DOTALL)[0] for name in ("reference", "answer")}
+    right = told["answer"] in (told["reference"], f"The answer is {told['reference']}.")
+    return json.dumps({"criteria": [{"id": "correct", "reason": "", "score": int(right)}]})
 
 
 def test_a_folder_trains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +119,16 @@ def test_what_cannot_be_written_is_said_and_nothing_is(
     assert main(["init", "--yes", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert sorted(os.listdir()) == before
+
+
+def test_a_copied_page_says_where_what_it_linked_to_is() -> None:
+    for name in ("llm_as_judge", "frozen_lake"):
+        assert main(["init", name, "--from", name]) == 0
+    pages = {path.parent.name: path.read_text(encoding="utf-8") for path in Path().glob("*/*/README.md")}
+    assert (
+        "](../" not in pages["llm_as_judge"] and "(`docs/llm_judge.md` of ASTune's repository)" in pages["llm_as_judge"]
+    )
+    assert "![" not in pages["frozen_lake"] and "`apps_world` (`astune init --from apps_world`)" in pages["frozen_lake"]
 
 
 def test_a_tutorial_is_copied_with_those_that_it_takes_files_of() -> None:

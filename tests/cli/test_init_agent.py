@@ -20,7 +20,7 @@ from astune.workflow.agentscope import major_version
 AGENTS = {
     1: """
 from agentscope.agent import ReActAgent
-from agentscope.formatter import OpenAIChatFormatter
+from agentscope.formatter import DashScopeChatFormatter, OpenAIChatFormatter
 
 def build(llm=None, name="clerk"):
     return ReActAgent(name, "You add.", llm, OpenAIChatFormatter())
@@ -28,6 +28,17 @@ def build(llm=None, name="clerk"):
 async def build_later(*, model):
     agent = ReActAgent(name="clerk", sys_prompt="You add.", model=model, formatter=OpenAIChatFormatter())
     return agent
+
+class Clerk(ReActAgent):
+    def __init__(self, llm, **others):
+        super().__init__("clerk", "You add.", llm, OpenAIChatFormatter(), **others)
+
+def build_own(model):
+    return Clerk(model)
+
+def build_whole(name="clerk"):
+    from agentscope.model import OpenAIChatModel
+    return ReActAgent(name, "You add.", OpenAIChatModel("gpt", api_key="none"), DashScopeChatFormatter())
 """,
     2: """
 from agentscope import agent as kinds
@@ -42,12 +53,26 @@ def build(llm=None, name="clerk"):
 async def build_later(*, model):
     agent = kinds.Agent(name="clerk", system_prompt="You add.", model=model)
     return agent
+
+class Clerk(kinds.Agent):
+    def __init__(self, llm, **others):
+        super().__init__("clerk", "You add.", llm, **others)
+
+def build_own(model):
+    return Clerk(model)
+
+def build_whole(name="clerk"):
+    from agentscope.credential import OpenAICredential
+    from agentscope.model import OpenAIChatModel
+    model = OpenAIChatModel(credential=OpenAICredential(api_key="none"), model="gpt")
+    return kinds.Agent(name, "You add.", model)
 """,
 }
 CHAT_MODEL = "from agentscope.agent import ReActAgent as Kind\nfrom agentscope.model import OpenAIChatModel\n"
 FILES = {
     "module.py": "agent = Kind(name='clerk', model=OpenAIChatModel(model_name='gpt'))\n",
-    "inside.py": "def build():\n    return Kind(name='clerk', model=OpenAIChatModel('gpt'))\n",
+    "shared.py": "agent = Kind(model=OpenAIChatModel('gpt'))\ndef build():\n    return agent\n",
+    "own.py": "class Clerk(Kind):\n    pass\n",
     "by_name.py": "def build(llm):\n    llm = OpenAIChatModel(llm)\n    return Kind(name='clerk', model=llm)\n",
     "text.py": "def build(model: str | None):\n    return Kind(name='clerk', model=model)\n",
     "runs.py": "async def ask(model, text):\n    agent = Kind(model=model)\n    return await agent(text)\n",
@@ -73,7 +98,7 @@ def check_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert "You add." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["build", "build_later"])
+@pytest.mark.parametrize("name", ["build", "build_later", "Clerk", "build_own", "build_whole"])
 def test_an_agent_becomes_a_workflow(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +117,9 @@ def test_a_terminal_is_asked_what_is_not_given(
         assert main(["init", "mine", "--model", "tiny"]) == 0
     said = capsys.readouterr()
     assert "The model, as" not in said.out + said.err
-    assert "agent.py has the agents build, build_later; which one: " in said.out + said.err
+    assert (
+        "agent.py has the agents build, build_later, Clerk, build_own, build_whole; which one: " in said.out + said.err
+    )
     assert "backbone: verl" in Path("mine/agent.yaml").read_text(encoding="utf-8")
     check_folder(monkeypatch, capsys)
 
@@ -100,11 +127,15 @@ def test_a_terminal_is_asked_what_is_not_given(
 @each_row(
     ("file", "said"),
     [
-        ("agent.py", "it has the agents build, build_later; name one, as --agent agent.py:build"),
-        ("agent.py:biuld", "no workflow or agent 'biuld'. Did you mean 'build'? It has build, build_later"),
+        (
+            "agent.py",
+            "it has the agents build, build_later, Clerk, build_own, build_whole; name one, as --agent agent.py:build",
+        ),
+        ("agent.py:biuld", "no workflow or agent 'biuld'. Did you mean 'build'? It has build, build_later, Clerk"),
         ("module.py", "module.py:3: agent has an agent, but no model to hand it"),
-        ("inside.py", "inside.py:4: build has an agent"),
-        ("inside.py:build", SHOWN),
+        ("shared.py", "shared.py:3: agent has an agent"),
+        ("own.py", "own.py:3: Clerk has an agent"),
+        ("module.py:agent", SHOWN),
         ("by_name.py", "by_name.py:5: build has an agent"),
         ("text.py", "text.py:4: build has an agent"),
         ("runs.py", "runs.py:4: ask has an agent"),

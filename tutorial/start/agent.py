@@ -20,7 +20,7 @@ def calculate(arguments: str) -> str:
 
 async def answer(task: Task, tuner: Tuner) -> WorkflowOutput:
     client, tools = tuner.openai_client("agent"), [{"type": "function", "function": CALCULATOR}]
-    system = "You work at a till. Use the calculator. End with: The answer is N."
+    system = tuner.prompt("system", default="You work at a till. Use the calculator. End with: The answer is N.")
     messages = [{"role": "system", "content": system}, {"role": "user", "content": task.query}]
     for _ in range(5):
         reply = await client.chat.completions.create(model="policy", messages=messages, tools=tools)
