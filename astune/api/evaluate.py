@@ -80,7 +80,7 @@ def evaluate(
     `conf` are played. What was played is kept, and an equal call does not play it again.
     """
     with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
-        names = [_name_model(model) for model in models]
+        names = [name_model(model) for model in models]
         if not names:
             raise ConfigError("models: expected one, or more to compare with the first, got an empty list")
         candidates = candidates_of(names, loaded.config.astune, "models")
@@ -126,7 +126,8 @@ def _without_held_out(config: AstuneConfig) -> AstuneConfig:
     return config.model_copy(update={"task_reader": reader.model_copy(update=changed), "evaluation": evaluation})
 
 
-def _name_model(model: object) -> str:
+def name_model(model: object) -> str:
+    """The text that stands for a model. Raises ConfigError for what is none."""
     if isinstance(model, Run):
         return str(model.model)
     if isinstance(model, str | PathLike):

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from astune.api.eval_tables import models_tables
-from astune.api.evaluate import WIDTH, open_evaluation
+from astune.api.evaluate import WIDTH, name_model, open_evaluation
+from astune.api.run import Run
 from astune.api.settings import configure
+from astune.config.load import LoadedConfig
 from astune.selection.pick import read_rule
 from astune.selection.rows import outcome_lines, selection_to_json
 from astune.selection.select import (
@@ -55,7 +57,7 @@ def select_model(
     tasks: object = None,
     judge: object = None,
     *,
-    models: Sequence[str | LiveModel],
+    models: Sequence[str | PathLike[str] | Run | LiveModel],
     pick: str = "best",
     stop_early: float = 0.05,
     conf: str | PathLike[str] | None = None,
@@ -66,16 +68,36 @@ def select_model(
 
         astune.select_model(solve, "test.jsonl", exact, models=["http://host/v1#small", "http://host/v1#large"]).picked
 
-    A model is named as for `astune.evaluate`, or one of `astune.rollout.auxiliary_models`, which may have prices.
+    A model is given as to `astune.evaluate`, or one of `astune.rollout.auxiliary_models`, which may have prices.
     `pick` is "best", "cheapest within 3 points" or "fastest within 3 points". `stop_early` is the chance that the best
     may be left out before the end; 0: all play all tasks. The other arguments are those of `astune.evaluate`, and an
     equal call goes on where one was stopped. Raises `ConfigError` for bad input.
     """
     with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
-        candidates = candidates_of(models, loaded.config.astune, "models")
-        rule = read_rule(pick, list_unpriced(candidates))
-        choosing = choosing_for(rule, len(candidates), stop_early)
-        with open_evaluation(loaded, given=tasks is not None) as (ready, evaluations):
-            engine, folder = engine_for(loaded, candidates), None if out is None else Path(out)
-            found = select(play_models(loaded, ready, evaluations, candidates, engine, folder, choosing), rule)
+        names = [model if isinstance(model, LiveModel) else name_model(model) for model in models]
+        to = None if out is None else Path(out)
+        found = select_loaded(loaded, names, pick, stop_early, "models", given=tasks is not None, out=to)
     return SelectedModel(found, write_models_page(found))
+
+
+def select_loaded(
+    loaded: LoadedConfig,
+    models: Sequence[str | LiveModel],
+    pick: str,
+    stop_early: float,
+    option: str,
+    *,
+    given: bool = False,
+    limit: int | None = None,
+    out: Path | None = None,
+    backbone: str | None = None,
+    engine: str | None = None,
+) -> Selection:
+    """Select among the models that `option` names, as a configuration says; see `open_evaluation` for `given` and
+    `limit`."""
+    candidates = candidates_of(models, loaded.config.astune, option)
+    rule = read_rule(pick, list_unpriced(candidates))
+    choosing = choosing_for(rule, len(candidates), stop_early)
+    with open_evaluation(loaded, given=given, limit=limit) as (ready, evaluations):
+        used = engine_for(loaded, candidates, backbone, engine)
+        return select(play_models(loaded, ready, evaluations, candidates, used, out, choosing), rule)

@@ -35,8 +35,8 @@ class ScriptedChatServer:
     A text is the content of the answer, a number an HTTP error, a mapping the whole response body. A list that is
     used up gives error 500, and so does a function that raises or returns anything else, with the reason.
     `GET /models` lists `models`; without any there is no such list, as with some APIs. `usage=True` reports tokens
-    with every text: its words, and those of the request's messages. `headers` go with every response. Port 0 is any
-    free one.
+    with every text: its words, and those of the request's messages. A request with `stream` gets its answer as events.
+    `headers` go with every response. Port 0 is any free one.
     """
 
     def __init__(
@@ -111,20 +111,25 @@ class ScriptedChatServer:
                 try:
                     body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))
                 except ValueError as error:
-                    self._send(400, _make_error(f"the request is no JSON: {error}"))
+                    self._send(400, json.dumps(_make_error(f"the request is no JSON: {error}")))
                     return
                 status, response = answer(body, self.headers)
-                self._send(status, response)
+                if body.get("stream") and status == 200:
+                    events = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in _chunks_of(response)), "data: [DONE]\n\n"]
+                    self._send(status, "".join(events), "text/event-stream")
+                else:
+                    self._send(status, json.dumps(response))
 
             def do_GET(self) -> None:  # the name is http.server's
                 listed = [{"id": name, "object": "model", "created": 0, "owned_by": "scripted"} for name in models]
                 missing = _make_error("not found")
-                self._send(200 if models else 404, {"object": "list", "data": listed} if models else missing)
+                found = {"object": "list", "data": listed} if models else missing
+                self._send(200 if models else 404, json.dumps(found))
 
-            def _send(self, status: int, response: Mapping[str, Any]) -> None:
-                data = json.dumps(response).encode()
+            def _send(self, status: int, text: str, kind: str = "application/json") -> None:
+                data = text.encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -135,6 +140,18 @@ class ScriptedChatServer:
                 pass
 
         return Handler
+
+
+def _chunks_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A response body as it is streamed: the message, then the tokens."""
+    common = {**response, "object": "chat.completion.chunk", "choices": []}
+    usage = common.pop("usage", None)
+    entries = [
+        {"index": entry["index"], "delta": entry["message"], "finish_reason": entry["finish_reason"]}
+        for entry in response["choices"]
+    ]
+    last = [] if usage is None else [{**common, "usage": usage}]
+    return [{**common, "choices": entries}, *last]
 
 
 def _make_error(message: str) -> dict[str, Any]:

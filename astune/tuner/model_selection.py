@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 from astune.api.select_model import select_model as select_by_tasks
 from astune.errors import TrainingError
 from astune.selection.rows import outcome_lines
 from astune.selection.select import Selection
+from astune.support.concurrency import begin
 from astune.tuner.arguments import DatasetConfig, JudgeOutput, JudgeType, WorkflowType, rows_of
 from astune.tuner.checks import check_parameters
 from astune.tuner.keys import monitor_keys, question_keys
@@ -60,8 +61,9 @@ async def select_model(
     Returns the object whose mean reward is highest, the first of equal ones, and the means of its judge's metrics.
     Attempts that failed are left out, as in 1.x.
 
-    Each model is called in the loop that awaits this. A judge's `response` is {"response": ..., "metrics": ...}, with
-    `execution_time` and, where the API tells it, the `usage` of the candidate's calls among the metrics.
+    Each model is called in the loop that awaits this; once that is cancelled, as by Ctrl-C, no more calls are made. A
+    judge's `response` is {"response": ..., "metrics": ...}, with `execution_time` and, where the API tells it, the
+    `usage` of the candidate's calls among the metrics.
     Raises ValueError for what 1.x refuses too, `ConfigError` for what is no chat model, and `TrainingError` where
     nothing could be judged.
     """
@@ -76,20 +78,28 @@ async def select_model(
     rows = rows_of(train_dataset)
     count = len(rows) if train_dataset.total_steps is None else min(train_dataset.total_steps, len(rows))
     keys = monitor_keys(None, None, None) | question_keys(train_dataset, rows[0])
-    found = await asyncio.to_thread(
+    keys |= {
+        "astune.rollout.max_concurrent": max_threads,
+        "astune.evaluation.decoding": ["sampled"],
+        "astune.evaluation.attempts": 1,
+    }
+    live = [LiveModel(model, loop) for model in candidate_models]
+    tasks = [dict(rows[index]) for index in range(count)]
+    call = partial(
         select_by_tasks,
         _add_metrics(workflow_func),
-        [dict(rows[index]) for index in range(count)],
+        tasks,
         _show_metrics(judge_func),
-        models=[LiveModel(model, loop) for model in candidate_models],
+        models=live,
         stop_early=0.0,
-        **keys
-        | {
-            "astune.rollout.max_concurrent": max_threads,
-            "astune.evaluation.decoding": ["sampled"],
-            "astune.evaluation.attempts": 1,
-        },
+        **keys,
     )
+    try:
+        found = await begin(call, "select_model")
+    except asyncio.CancelledError:  # Ctrl-C too: what the thread still plays asks nobody any more
+        for each in live:
+            each.stopped.set()
+        raise
     if found.picked is None:
         raise TrainingError(f"select_model: {'; '.join(outcome_lines(found.selection))}")
     played = list(found.selection.contest.played)
@@ -100,7 +110,7 @@ def _add_metrics(function: WorkflowType) -> WorkflowType:
     """The workflow with the metrics of 1.x beside its own: `execution_time` and tokens. It is judged by the judge
     alone."""
 
-    @functools.wraps(function)
+    @wraps(function)
     async def play(task: dict[str, Any], model: Any) -> Any:
         began = time.perf_counter()
         returned = await call_user_code(function, task=task, model=model)

@@ -11,7 +11,8 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
 from astune.context_tracker.calls import Answer, Call
@@ -40,6 +41,8 @@ class LiveModel:
 
     model: Any
     loop: asyncio.AbstractEventLoop
+    stopped: Event = field(default_factory=Event, compare=False)
+    """Set once nobody waits any more: then no call is made."""
 
     @property
     def name(self) -> str:
@@ -49,7 +52,10 @@ class LiveModel:
         return str(getattr(self.model, "model_name", None) or self.model.model)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` in the object's own loop."""
+        """Await `work` in the object's own loop. Raises WorkflowError once it is stopped."""
+        if self.stopped.is_set():
+            work.close()
+            raise WorkflowError(f"{self.name}: the selection was stopped")
         if self.loop is asyncio.get_running_loop():
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -204,3 +204,7 @@ def test_python_picks_as_the_command_does(apis: Apis) -> None:
     assert found.picked == "medium" and found.report.is_file() and "picked: medium" in str(found)
     with pytest.raises(ConfigError, match="expected two or more"):
         astune.select_model(asker, rows, judge, models=["small"], rollout={"auxiliary_models": models})
+    with pytest.raises(ConfigError, match=r"there is no such folder, and .* has no 'nowhere'"):
+        astune.select_model(asker, rows, judge, models=[Path("nowhere"), "small"], rollout={"auxiliary_models": models})
+    with pytest.raises(ConfigError, match="models: got 7; expected a folder, a hub id, a Run, an API, or 'none'"):
+        astune.select_model(asker, rows, judge, models=[7, "small"], rollout={"auxiliary_models": models})

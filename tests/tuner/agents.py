@@ -32,12 +32,12 @@ async def ask_agent(model, prompt, question):
     return await agent.reply(UserMsg("user", question))
 
 
-def chat_model(base_url, name):
+def chat_model(base_url, name, stream=False):
     """A model behind an API, as it is outside of any tuner."""
     from agentscope.model import OpenAIChatModel
 
     if OF_1:
-        return OpenAIChatModel(name, api_key="none", client_kwargs={"base_url": base_url}, stream=False)
+        return OpenAIChatModel(name, api_key="none", client_kwargs={"base_url": base_url}, stream=stream)
     from agentscope.credential import OpenAICredential
 
-    return OpenAIChatModel(credential=OpenAICredential(api_key="none", base_url=base_url), model=name, stream=False)
+    return OpenAIChatModel(credential=OpenAICredential(api_key="none", base_url=base_url), model=name, stream=stream)

@@ -1,8 +1,10 @@
 """Scripts for AgentScope 1.x's tuner, with one import changed, run: with agents of 1.x where that is installed, else of
 2.x. The shipped model and scripted APIs stand where such scripts have a big model and DashScope."""
 
+import asyncio
 import gc
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,9 +115,9 @@ async def composite_judge(task: dict, response) -> JudgeOutput:
     return JudgeOutput(reward=judged.reward, metrics={**judged.metrics, "tokens": spent})
 
 
-async def select_one(server, judge, train):
+async def select_one(server, judge, train, stream=False):
     """The place of the best of three models, two of one name, that are called by the script before and after."""
-    models = [chat_model(server.base_url, name) for name in ("brief", "brief", "right")]
+    models = [chat_model(server.base_url, name, stream) for name in ("brief", "brief", "right")]
     before = [dict(vars(model)) for model in models]
     best, metrics = await select_model(
         workflow_func=run_agent, judge_func=judge, train_dataset=train, candidate_models=models
@@ -127,24 +129,70 @@ async def select_one(server, judge, train):
     return models.index(best), metrics
 
 
+def say_right(body):
+    """`right` knows the answer."""
+    asked = body["messages"][-1]["content"]
+    asked = asked if isinstance(asked, str) else asked[0]["text"]
+    number = int(asked.split("What is ")[1].split()[0]) + 1
+    return f"It is, as far as anyone can tell, {number} ." if body["model"] == "right" else "No ."
+
+
+def read_played():
+    """The names of the folders that were played into, and the calls that ended."""
+    folders = sorted(path.parent for path in Path("runs").rglob("calls.jsonl"))
+    calls = [call for folder in folders for row in read_calls(folder).values() for call in row if not call.whole]
+    return [folder.name for folder in folders], calls
+
+
 async def test_select_model_picks_a_live_object(data):
     train = data[0].model_copy(update={"total_steps": 4})
-
-    def answer(body):
-        asked = body["messages"][-1]["content"]
-        asked = asked if isinstance(asked, str) else asked[0]["text"]
-        number = int(asked.split("What is ")[1].split()[0]) + 1
-        return f"It is, as far as anyone can tell, {number} ." if body["model"] == "right" else "No ."
-
-    with ScriptedChatServer(answer, usage=True) as server:
+    with ScriptedChatServer(say_right, usage=True) as server:
         place, metrics = await select_one(server, composite_judge, train)
         assert place == 2 and metrics["accuracy_avg"] == 1.0 and metrics["tokens_avg"] > 0
-        folders = sorted(path.parent for path in Path("runs").rglob("calls.jsonl"))
-        assert sorted(folder.name for folder in folders) == ["brief", "brief-2", "right"]
-        calls = [call for folder in folders for row in read_calls(folder).values() for call in row]
-        assert len([call for call in calls if not call.whole and call.tokens]) == 3 * 4
+        names, calls = read_played()
+        assert names == ["brief", "brief-2", "right"] and len([call for call in calls if call.tokens]) == 3 * 4
         place, metrics = await select_one(server, avg_token_consumption_judge, train)
         assert place == 0 and metrics["token_consumed_avg"] > 0
+
+
+async def test_models_that_stream_are_counted_too(data):
+    train = data[0].model_copy(update={"total_steps": 2})
+    with ScriptedChatServer(say_right, usage=True) as server:
+        place, metrics = await select_one(server, composite_judge, train, stream=True)
+        assert place == 2 and metrics["accuracy_avg"] == 1.0 and metrics["tokens_avg"] > 0
+        assert all(body["stream"] for body in server.requests)
+    assert len([call for call in read_played()[1] if call.tokens]) == 3 * 2
+
+
+async def test_a_selection_that_is_cancelled_asks_nobody_any_more(data):
+    """Ctrl-C cancels what a script awaits."""
+    with ScriptedChatServer(say_right, usage=True) as server:
+        models = [chat_model(server.base_url, name) for name in ("brief", "right")]
+        selection = asyncio.create_task(
+            select_model(
+                workflow_func=run_agent,
+                judge_func=composite_judge,
+                train_dataset=data[0],
+                candidate_models=models,
+                max_threads=1,
+            )
+        )
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        selection.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await selection
+        await asyncio.to_thread(end_thread, "select_model")
+        assert len(server.requests) < 9
+        for model in models:
+            await model.client.close()
+
+
+def end_thread(name):
+    """Wait for the thread of that name."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join()
 
 
 async def test_select_model_says_that_nothing_could_be_judged(data):

@@ -16,23 +16,15 @@ from astune.api.eval_tables import (
     overview_table,
 )
 from astune.api.evaluate import open_evaluation
+from astune.api.select_model import select_loaded
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.config.evaluation import check_figures
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, ConfigError, nearest
 from astune.monitor.run_dir import RunDir
-from astune.selection.pick import read_rule
 from astune.selection.rows import outcome_lines, selection_to_json
-from astune.selection.select import (
-    Selection,
-    candidates_of,
-    choosing_for,
-    engine_for,
-    list_unpriced,
-    play_models,
-    select,
-)
+from astune.selection.select import Selection, candidates_of, engine_for, play_models
 from astune.support.concurrency import run_and_leave
 from astune.support.terminal import Console
 from astune.support.visible import tell
@@ -68,23 +60,24 @@ def evaluate(
     option = "--checkpoint" if shown.pick is None else "--models"
     _check_arguments(conf, models, limit, shown, option)
     loaded = load_config(conf, overrides, backbone=backbone)
-    candidates = candidates_of(models, loaded.config.astune, option)
-    rule = None if shown.pick is None else read_rule(shown.pick, list_unpriced(candidates))
-    choosing = None if rule is None else choosing_for(rule, len(candidates), stop_early)
-    with open_evaluation(loaded, limit=limit) as (ready, evaluations):
-        if shown.judge_pairs:
-            judge_of = comparing_judges(ready)
-            for task in (task for each in evaluations for task in each.tasks):
-                judge_of(task)
-        used = engine_for(loaded, candidates, backbone, engine)
-        try:
-            contest = play_models(loaded, ready, evaluations, candidates, used, out, choosing)
-        except KeyboardInterrupt:
-            tell("interrupted; every episode that ended is kept, and the same command goes on")
-            return INTERRUPTED
-        if rule is not None:
-            return _report_models(select(contest, rule), shown)
-        return _report(list(contest.played.values()), shown, ready)
+    try:
+        if shown.pick is not None:
+            found = select_loaded(
+                loaded, models, shown.pick, stop_early, option, limit=limit, out=out, backbone=backbone, engine=engine
+            )
+            return _report_models(found, shown)
+        candidates = candidates_of(models, loaded.config.astune, option)
+        with open_evaluation(loaded, limit=limit) as (ready, evaluations):
+            if shown.judge_pairs:
+                judge_of = comparing_judges(ready)
+                for task in (task for each in evaluations for task in each.tasks):
+                    judge_of(task)
+            used = engine_for(loaded, candidates, backbone, engine)
+            contest = play_models(loaded, ready, evaluations, candidates, used, out)
+            return _report(list(contest.played.values()), shown, ready)
+    except KeyboardInterrupt:
+        tell("interrupted; every episode that ended is kept, and the same command goes on")
+        return INTERRUPTED
 
 
 def _report_models(found: Selection, shown: Shown) -> int:
