@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from astune.errors import ConfigError, nearest
 from astune.monitor.disk import write_whole
 from astune.online import DataCollector as DataCollector
 from astune.online import OnlineClient, collect_message_ids
+from astune.online.agent.preferences import HumanPreferenceCollector as HumanPreferenceCollector
 from astune.support.concurrency import outside_loop, run_and_leave
 from astune.task_judge.tool_use.calls import tool_calls
 from astune.types import Episode, Task, Verdict
@@ -289,23 +290,6 @@ class LLMJudge:
         """The score of each criterion, and `total`, all from 0 to 5."""
         verdict = judge("LlmAsJudge", {"query": user_input}, agent_response, **self.keys)
         return {name: verdict.metrics[name] for name in self._criteria} | {"total": verdict.reward * 5}
-
-
-class HumanPreferenceCollector:
-    """Asks a person which of two answers is better. `ask` is given a text and returns "a" or "b"."""
-
-    def __init__(self, ask: Callable[[str], str] = input) -> None:
-        self._ask = ask
-
-    def collect(self, question: str, response_a: object, response_b: object) -> dict[str, Any]:
-        """A pair for `DPOTrainer`, as the method `dpo` reads it."""
-        said = {"a": str(response_a), "b": str(response_b)}
-        better = (
-            self._ask(f"{question}\n\na: {said['a']}\n\nb: {said['b']}\n\nWhich is better, a or b? ").strip().lower()
-        )
-        _choose("preference", better, said)
-        chosen, rejected = ({"role": "assistant", "content": said[each]} for each in (better, "ab".replace(better, "")))
-        return {"messages": [{"role": "user", "content": question}], "chosen": chosen, "rejected": rejected}
 
 
 class DPOTrainer:

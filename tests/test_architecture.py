@@ -33,7 +33,8 @@ RINGS = {
     "tools": (
         {"environment", "judging", "check_tasks", "selection"},
         {"rubrics", "prompts"},
-        {"viewer", "online"},
+        {"viewer"},
+        {"online"},
         {"doctor"},
     ),
     "worlds": ({"worlds", "tinker_server"},),

@@ -70,6 +70,10 @@ class FeedbackConfig(Section):
     judge_share: float = Field(
         0.0, ge=0.0, le=1.0, description="of the exchanges that nobody rated, astune.task_judge scores so many"
     )
+    judge_comparisons: bool = Field(
+        False,
+        description="astune.task_judge says of two compared answers which is better; raters see that after their vote",
+    )
     judge_after_seconds: NonNegativeFloat = Field(600.0, description="an exchange counts as unrated after so long")
 
     @model_validator(mode="after")

@@ -1,9 +1,10 @@
 """Exports conversations and feedback in the formats that the other commands read.
 
     episodes       a line of episodes/*.jsonl of a run: `astune view`, `replay`, `rescore`, examples of sft, dpo and kto
-    preferences    {"messages", "chosen", "rejected", "tools"}: two answers to the same that users compared, for dpo
     corrections    {"messages", "tools"} that end with what a user wrote in the answer's place, for sft; earlier answers
                    have "weight": 0, so that they are not learned
+
+Pairs of answers have a module of their own: `preference_export`.
 
 Answers that users judged together are an episode, as a commit has it; an exchange that nobody judged is one without a
 verdict. `step` is the version that gave the last answer. A turn carries loss in the first of its episodes alone.
@@ -20,7 +21,7 @@ import sqlalchemy as sa
 from astune.config.online import FeedbackConfig
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.online.store.answers import chunks
-from astune.online.store.feedback.judgements import Judgement, judgements, preferences
+from astune.online.store.feedback.judgements import Judgement, judgements
 from astune.online.store.recorded import RecordedAnswer, answers_in
 from astune.online.store.requests import find_request, load_conversation
 from astune.online.training.episodes import episode_of, question_of
@@ -29,7 +30,7 @@ from astune.rollout.verdict import USERS
 from astune.store.tables import requests
 from astune.types import Verdict, WorkflowOutput
 
-Kind = Literal["episodes", "preferences", "corrections"]
+Kind = Literal["episodes", "corrections"]
 Row = Mapping[str, Any]
 PHASE = "online"
 VALID = ("counts", "trained", "left_out", "late")
@@ -96,7 +97,7 @@ def exchanges(
 
 
 @dataclass
-class _Loaded:
+class LoadedAnswers:
     """Conversations as they are read, the last few of them kept. Turns are numbered as they come."""
 
     connection: sa.Connection
@@ -137,36 +138,35 @@ def rows_of(
 ) -> Iterator[Row]:
     """The rows of an export, few conversations in memory at a time. `rated`: only what somebody judged. `skipped` is
     told why something that was wanted cannot be a row."""
-    if kind == "preferences":
-        return _preferences(connection, wanted, skipped)
     if kind == "corrections":
         return _corrections(connection, wanted, rules, skipped)
     return _episodes(connection, wanted, rules, rated)
 
 
 def _episodes(connection: sa.Connection, wanted: ExportFilter, rules: FeedbackConfig, rated: bool) -> Iterator[Row]:
-    loaded, used, names = _Loaded(connection), set[int](), set[str]()
+    loaded, used, names = LoadedAnswers(connection), set[int](), set[str]()
     judged: set[str] = set()
     for judgement in judgements(connection, rules, VALID):
         judged.update(judgement.msg_ids)
         answers = loaded.answers(judgement.msg_ids)
-        if answers and _takes(wanted, answers[-1]):
+        if answers and takes(wanted, answers[-1]):
             yield _row(loaded, answers, judgement, used, names)
     if rated:
         return
     for _, msg_ids in exchanges(connection, wanted, judged):
         answers = loaded.answers(msg_ids)
-        if _takes(wanted, answers[-1]):
+        if takes(wanted, answers[-1]):
             yield _row(loaded, answers, None, used, names)
 
 
-def _takes(wanted: ExportFilter, answer: RecordedAnswer) -> bool:
+def takes(wanted: ExportFilter, answer: RecordedAnswer) -> bool:
+    """True if the answer is wanted."""
     heading = answer.heading
     return wanted.takes(heading.answered, heading.version, heading.user)
 
 
 def _row(
-    loaded: _Loaded,
+    loaded: LoadedAnswers,
     answers: Sequence[RecordedAnswer],
     judgement: Judgement | None,
     used: set[int],
@@ -212,38 +212,13 @@ def _verdict(judgement: Judgement | None) -> Verdict | None:
     return Verdict(judgement.reward, judgement.thumb, metrics=judgement.rewards, judged_by=USERS)
 
 
-def _preferences(connection: sa.Connection, wanted: ExportFilter, skipped: Callable[[str], None]) -> Iterator[Row]:
-    loaded = _Loaded(connection)
-    for pair in preferences(connection, VALID):
-        answers = loaded.answers([pair.better, pair.worse])
-        if len(answers) < 2 or not _takes(wanted, answers[0]):
-            continue
-        better, worse = answers
-        if list(better.messages) != list(worse.messages):
-            skipped("answers that were compared were not to the same messages")
-            continue
-        if list(better.tools) != list(worse.tools):
-            skipped("answers that were compared were offered other tools")
-            continue
-        chosen, rejected = (each.turns[0][1].response for each in answers)
-        if chosen == rejected:
-            skipped("answers that were compared are the same")
-            continue
-        yield {
-            "messages": list(better.messages),
-            "chosen": dict(chosen),
-            "rejected": dict(rejected),
-            "tools": list(better.tools),
-        }
-
-
 def _corrections(
     connection: sa.Connection, wanted: ExportFilter, rules: FeedbackConfig, skipped: Callable[[str], None]
 ) -> Iterator[Row]:
-    loaded = _Loaded(connection)
+    loaded = LoadedAnswers(connection)
     for judgement in judgements(connection, rules, VALID):
         answers = loaded.answers(judgement.msg_ids[-1:]) if judgement.corrections else []
-        if answers and _takes(wanted, answers[0]):
+        if answers and takes(wanted, answers[0]):
             for _ in judgement.corrections[:-1]:
                 skipped("several corrections of one answer: the newest is taken")
             said = {"role": "assistant", "content": judgement.corrections[-1]}

@@ -23,6 +23,8 @@ CHAT_PATH = "/v1/chat/completions"
 FEEDBACK_PATH = "/feedback"
 COMMIT_PATH = "/commit"
 RECORDS_PATH = "/v1/astune/records"
+COMPARISONS_PATH = "/v1/astune/comparisons"
+COMPARE_PATH = "/compare"
 HEALTH_PATH = "/health"
 READY_PATH = "/ready"
 
@@ -164,6 +166,32 @@ class Status(Body):
 
     status: Literal["success", "error"]
     message: str
+
+
+Rater = Annotated[Name, Field(max_length=100)]
+ShownChoice = Literal["1", "2", "tie", "both_bad", "skip"]
+
+
+class NextPair(Body):
+    """The query of `GET /v1/astune/comparisons`: the next two answers for a rater."""
+
+    rater: Rater
+    versions: Text | None = None
+    """Two versions, as v7,v9: only answers by these, which are sampled where there are none."""
+    task: Name | None = None
+    """Only attempts at this task."""
+
+
+class PairVote(Body):
+    """`POST /v1/astune/comparisons`: which of the two answers, in the order in which the rater saw them, is better.
+
+    {"id": 7, "rater": "ana", "choice": "1", "comment": "the other one invents a price"}
+    """
+
+    id: int
+    rater: Rater
+    choice: ShownChoice
+    comment: Annotated[Text, Field(max_length=10_000)] | None = None
 
 
 class CalledFunction(Body):

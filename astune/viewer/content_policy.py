@@ -12,8 +12,9 @@ import hashlib
 from collections.abc import Sequence
 
 
-def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> str:
-    """A Content-Security-Policy for these inline scripts and styles, given as they stand between their tags.
+def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = (), *, asks: bool = False) -> str:
+    """A Content-Security-Policy for these inline scripts and styles, given as they stand between their tags. `asks`:
+    the page may ask the server that it came from, and no other.
 
     A `style` attribute, as the length of a bar, is let through: it can load nothing.
     """
@@ -23,6 +24,7 @@ def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = ()) -> s
         "style-src": [_hash(text) for text in styles],
         "style-src-attr": ["'unsafe-inline'"],
         "img-src": ["data:"],
+        **({"connect-src": ["'self'"]} if asks else {}),
         "base-uri": ["'none'"],
         "form-action": ["'none'"],
     }

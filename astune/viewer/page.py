@@ -40,8 +40,8 @@ from astune.viewer.story import Story, tell_run
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = (
-    *("dom", "data", "state", "charts", "candidates", "filters", "table", "tokens", "forest", "chat", "episode"),
-    *("keys", "main"),
+    *("dom", "data", "state", "charts", "candidates", "filters", "table", "tokens", "forest", "message", "chat"),
+    *("episode", "theme", "keys", "main"),
 )
 """The page's script, one file after the other in one scope."""
 STYLES = ("base", "run", "episode", "story")
@@ -193,10 +193,14 @@ def _render_top(head: dict[str, Any], story: Story | None, count: int) -> str:
     )
 
 
-def render(template: str, **values: Any) -> str:
-    """A page of the folder `page` with these values. A text among them is escaped, a Markup is not."""
+def render(template: str, *, folder: Path = PAGE, **values: Any) -> str:
+    """A page of the folder with these values. A text among them is escaped, a Markup is not."""
     environment = Environment(
-        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template(template).render(values)
 
@@ -214,6 +218,6 @@ def _read_inline() -> tuple[str, str]:
     return read_parts("css", STYLES), f'"use strict";\n(() => {{\n{script}\n}})();\n'
 
 
-def read_parts(kind: str, names: Sequence[str]) -> str:
-    """The files of the folder `page` with these names and the ending `kind`, one after the other."""
-    return "\n".join((PAGE / f"{name}.{kind}").read_text(encoding="utf-8") for name in names)
+def read_parts(kind: str, names: Sequence[str], folder: Path = PAGE) -> str:
+    """The files of the folder with these names and the ending `kind`, one after the other."""
+    return "\n".join((folder / f"{name}.{kind}").read_text(encoding="utf-8") for name in names)

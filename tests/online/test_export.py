@@ -26,6 +26,7 @@ from astune.examples.read import read_examples
 from astune.monitor import EpisodeRecord, RunDir, read_episodes
 from astune.monitor.episodes import episode_from_row, episode_to_row
 from astune.online.export import ExportFilter, Kind, rows_of
+from astune.online.preference_export import PairFormat, as_rows, pair_records
 from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add
 from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, record
 from astune.recordings.diff import turns_differ
@@ -133,6 +134,12 @@ def export(database: Database, kind: Kind = "episodes", wanted: ExportFilter = A
         return list(rows_of(connection, kind, wanted, RULES, **options))
 
 
+def export_pairs(database: Database, format: PairFormat, **options: Any) -> list[Any]:
+    with database.reading() as connection:
+        records = pair_records(connection, ALL, RULES, **options)
+        return [row for record in records for row in as_rows(record, format)]
+
+
 @pytest.fixture
 def out(database: Database, tmp_path: Path) -> Path:
     path = tmp_path / "online.jsonl"
@@ -193,7 +200,7 @@ def spoken(example: TrainingExample) -> list[str]:
 
 def test_what_users_compared_and_corrected_are_examples(database: Database, tmp_path: Path) -> None:
     skipped: list[str] = []
-    pairs = export(database, "preferences", skipped=skipped.append)
+    pairs = export_pairs(database, "dpo", skipped=skipped.append)
     assert [(pair["chosen"]["content"], pair["rejected"]["content"]) for pair in pairs] == [("44", "5")]
     assert skipped == ["answers that were compared were not to the same messages"]
     corrections = export(database, "corrections")
@@ -278,3 +285,40 @@ def test_the_command_writes_it(
         run("--out", str(tmp_path / "c.jsonl"), "--since", "yesterday")
     with pytest.raises(ConfigError, match="expected a version"):
         run("--out", str(tmp_path / "c.jsonl"), "--version", "new")
+
+
+def test_a_pair_is_one_record_in_the_format_of_each_trainer(database: Database, tmp_path: Path) -> None:
+    (record,) = export_pairs(database, "record")
+    assert record["task_id"]
+    prompt, chosen, rejected = record["messages"], record["chosen"], record["rejected"]
+    assert {name: record[name] for name in record if name not in ("messages", "chosen", "rejected")} == {
+        "id": "msg-1-0>msg-2-0",
+        "task_id": record["task_id"],
+        "tools": [],
+        "margin": 1.0,
+        "source": "human",
+        "model_versions": [0, 0],
+        "judge_version": None,
+        "raters": [],
+        "agreement": 1.0,
+    }
+    assert export_pairs(database, "trl") == [{"prompt": prompt, "chosen": [chosen], "rejected": [rejected]}]
+    assert export_pairs(database, "trinity") == [{"messages": prompt, "chosen": [chosen], "rejected": [rejected]}]
+    with new_file(tmp_path / "kto.jsonl") as write:
+        for row in export_pairs(database, "kto"):
+            write(row)
+    assert [example.liked for example in examples("kto", tmp_path / "kto.jsonl")] == [(True,), (False,)]
+    by_reward = export_pairs(database, "record", sources=("reward",))
+    assert all(each["source"] == "reward" and each["margin"] > 0 for each in by_reward)
+
+
+def test_trainers_of_others_load_the_files(database: Database, tmp_path: Path, tmp_path_factory: Any) -> None:
+    from datasets import load_dataset
+
+    for format in ("trl", "trinity"):
+        path = tmp_path / f"{format}.jsonl"
+        with new_file(path) as write:
+            for row in export_pairs(database, format):
+                write(row)
+        (row,) = load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"), split="train")
+        assert [row[name][0]["role"] for name in ("chosen", "rejected")] == ["assistant"] * 2

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,9 +17,14 @@ from astune.errors import ConfigError, MissingDependency
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sqlalchemy as sa
+
     from astune.cli.suggesting_parser import Commands
     from astune.config.online import FeedbackConfig
     from astune.config.schema import Config
+    from astune.online.export import ExportFilter
     from astune.store.database import Database
 
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0}
@@ -55,7 +60,25 @@ def add_actions(actions: Commands) -> None:
         dest="kind",
         choices=("episodes", "preferences", "corrections"),
         default="episodes",
-        help="episodes as a run has them (the default), or what users compared, or corrected",
+        help="episodes as a run has them (the default), or what was compared, or what users corrected",
+    )
+    export.add_argument(
+        "--format",
+        choices=("record", "dpo", "kto", "trl", "trinity"),
+        help="of preferences: everything that is known of a pair, or what a trainer reads; default: dpo",
+    )
+    export.add_argument(
+        "--from",
+        dest="sources",
+        action="append",
+        choices=("human", "judge", "reward"),
+        help="of preferences: who preferred; may be given again; default: human",
+    )
+    export.add_argument(
+        "--split",
+        type=float,
+        metavar="SHARE",
+        help="of preferences: this share of the tasks goes into a second file, FILE with .held_out before its suffix",
     )
     export.add_argument(
         "--since", metavar="WHEN", help="answers from then on: 2026-11-22, with T10:30 (UTC), or 7d ago"
@@ -169,26 +192,67 @@ def _export(known: argparse.Namespace) -> int:
     number = None if known.version is None else re.fullmatch(r"v?(\d{1,9})", known.version)
     if known.version is not None and number is None:
         raise ConfigError(f"--version {known.version!r}: expected a version as v7")
+    _check_pair_options(known)
     with closing(open_store(known)) as database:
         from astune.cli.online.export import as_run, new_file
         from astune.online.export import ExportFilter, rows_of
 
         config = config_of(known)
         rules = feedback_rules(config)
-        out = as_run(known.out, config) if known.out.suffix == "" else known.out
         wanted = ExportFilter(since, until, None if number is None else int(number[1]), known.user)
         left_out: Counter[str] = Counter()
-        with database.reading() as connection, new_file(out) as write:
-            count = 0
-            for row in rows_of(
-                connection, known.kind, wanted, rules, rated=known.rated, skipped=lambda why: left_out.update([why])
-            ):
-                write(row)
-                count += 1
-    tell(f"{count} {known.kind} in {out}")
+
+        def leave_out(why: str) -> None:
+            left_out.update([why])
+
+        with database.reading() as connection:
+            if known.kind == "preferences":
+                _export_pairs(known, connection, wanted, rules, leave_out)
+            else:
+                out = as_run(known.out, config) if known.out.suffix == "" else known.out
+                rows = rows_of(connection, known.kind, wanted, rules, rated=known.rated, skipped=leave_out)
+                with new_file(out) as write:
+                    count = sum(1 for row in rows if write(row) is None)
+                tell(f"{count} {known.kind} in {out}")
     for why, times in left_out.items():
         tell(f"left out {times}: {why}")
     return 0
+
+
+def _check_pair_options(known: argparse.Namespace) -> None:
+    given = {"--format": known.format, "--from": known.sources, "--split": known.split}
+    wrong = [name for name, value in given.items() if value is not None]
+    if known.kind != "preferences" and wrong:
+        raise ConfigError(f"{wrong[0]} goes with --as preferences")
+    if known.split is not None and not 0 < known.split < 1:
+        raise ConfigError(f"--split {known.split:g}: expected a share between 0 and 1, as 0.1")
+    if known.kind == "preferences" and known.rated:
+        raise ConfigError("--rated goes with episodes: what was compared is rated")
+
+
+def _export_pairs(
+    known: argparse.Namespace,
+    connection: sa.Connection,
+    wanted: ExportFilter,
+    rules: FeedbackConfig,
+    skipped: Callable[[str], None],
+) -> None:
+    """Write pairs into one file, or with `--split` into two."""
+    from astune.cli.online.export import new_file
+    from astune.online.preference_export import as_rows, is_held_out, pair_records
+
+    share = known.split or 0.0
+    outs = [known.out] if known.split is None else [known.out, known.out.with_suffix(f".held_out{known.out.suffix}")]
+    counts = [0] * len(outs)
+    with ExitStack() as files:
+        writes = [files.enter_context(new_file(out)) for out in outs]
+        for record in pair_records(connection, wanted, rules, known.sources or ("human",), skipped):
+            place = int(is_held_out(record, share))
+            for row in as_rows(record, known.format or "dpo", skipped):
+                writes[place](row)
+                counts[place] += 1
+    for count, out in zip(counts, outs, strict=True):
+        tell(f"{count} preferences in {out}")
 
 
 def _moment(text: str, now: float) -> float:

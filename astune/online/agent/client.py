@@ -10,6 +10,7 @@ import httpx
 from astune.errors import OnlineError, name_error
 from astune.online.wire import (
     COMMIT_PATH,
+    COMPARISONS_PATH,
     FEEDBACK_PATH,
     HEALTH_PATH,
     RECORDS_PATH,
@@ -17,6 +18,8 @@ from astune.online.wire import (
     Commit,
     ConversationRecord,
     Feedback,
+    NextPair,
+    PairVote,
     read_wire,
 )
 
@@ -105,6 +108,21 @@ class OnlineClient:
         """Store a conversation of any agent with any model."""
         body = record if isinstance(record, ConversationRecord) else read_wire(ConversationRecord, record)
         return await self.send(RECORDS_PATH, body)
+
+    async def next_comparison(self, **fields: Any) -> Mapping[str, Any] | None:
+        """Two answers for a rater to compare, in the fields of `wire.NextPair`; None where there are none."""
+        query = read_wire(NextPair, fields).to_json()
+        try:
+            response = await self._http.get(COMPARISONS_PATH, params=query)
+        except httpx.HTTPError as error:
+            raise _away(self.endpoint, COMPARISONS_PATH, error) from None
+        _check_status(COMPARISONS_PATH, response)
+        found: Mapping[str, Any] | None = response.json()["comparison"]
+        return found
+
+    async def vote(self, **fields: Any) -> str:
+        """Say which of two answers is better, in the fields of `wire.PairVote`."""
+        return await self.send(COMPARISONS_PATH, read_wire(PairVote, fields))
 
     async def health(self) -> None:
         """Check that the service is there and well."""

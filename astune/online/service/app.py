@@ -32,6 +32,8 @@ from astune.gateway.http import (
 )
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
+from astune.online.comparing.page import answer_page
+from astune.online.comparing.service import Comparisons
 from astune.online.service.access import AccessControl, TooManyRequests
 from astune.online.service.callers import caller_of, check_name
 from astune.online.service.chat import ChatService, Recordable, ServiceRequest
@@ -41,7 +43,17 @@ from astune.online.service.readiness import Readiness
 from astune.online.service.stored_responses import PREFIX, load_stored_responses, refers
 from astune.online.service.submissions import REFUSED_REWARDS, Submissions
 from astune.online.service.versions import ServedVersions
-from astune.online.wire import CHAT_PATH, COMMIT_PATH, FEEDBACK_PATH, HEALTH_PATH, READY_PATH, RECORDS_PATH, Status
+from astune.online.wire import (
+    CHAT_PATH,
+    COMMIT_PATH,
+    COMPARE_PATH,
+    COMPARISONS_PATH,
+    FEEDBACK_PATH,
+    HEALTH_PATH,
+    READY_PATH,
+    RECORDS_PATH,
+    Status,
+)
 from astune.store.database import Database
 from astune.support.http.service import HttpError, answer_route, json_response, parse_json, unless_disconnected
 
@@ -73,6 +85,7 @@ class Parts:
     lookups: Lookups
     metrics: ServiceMetrics
     readiness: Readiness
+    comparisons: Comparisons
     feedback_without_token: bool = False
 
 
@@ -90,6 +103,9 @@ class OnlineApp:
                 self._route(FEEDBACK_PATH, self._feedback, token=not parts.feedback_without_token),
                 self._route(COMMIT_PATH, self._commit, token=not parts.feedback_without_token),
                 self._route(RECORDS_PATH, self._record),
+                self._route(COMPARE_PATH, self._compare, "GET", token=False),
+                self._route(COMPARISONS_PATH, self._next_pair, "GET"),
+                self._route(COMPARISONS_PATH, self._vote),
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{model:path}", self._model, "GET"),
                 self._route(HEALTH_PATH, self._health, "GET", token=False),
@@ -215,6 +231,15 @@ class OnlineApp:
     async def _record(self, request: Request, client: str | None) -> Response:
         status = await self._parts.submissions.record(await self._body(request), client or "")
         return json_response(status.to_json())
+
+    async def _compare(self, request: Request, client: str | None) -> Response:
+        return answer_page()
+
+    async def _next_pair(self, request: Request, client: str | None) -> Response:
+        return json_response(await self._parts.comparisons.next(request.query_params, client or ""))
+
+    async def _vote(self, request: Request, client: str | None) -> Response:
+        return json_response(await self._parts.comparisons.vote(await self._body(request), client or ""))
 
     async def _models(self, request: Request, client: str | None) -> Response:
         return list_models(self._parts.model)

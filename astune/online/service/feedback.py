@@ -8,7 +8,7 @@ from dataclasses import replace
 from astune.config.online import FeedbackConfig
 from astune.errors import nearest
 from astune.online.redaction import Redactor
-from astune.online.store.feedback.rows import JUDGE
+from astune.online.store.feedback.rows import JUDGE, RATER
 from astune.online.store.feedback.states import UNNAMED, FeedbackPart, NewFeedback
 from astune.online.wire import Feedback, OutOfBounds, UnknownReward, WireError, read_wire
 
@@ -30,10 +30,11 @@ def read_feedback(value: object, *, client: str, received: float, rules: Feedbac
 def new_feedback(body: Feedback, *, client: str, received: float, rules: FeedbackConfig) -> NewFeedback:
     """A body as the store keeps it. Raises WireError for values out of bounds, names that are taken, rewards without a
     weight, and texts that cannot be stored."""
-    if body.user is not None and body.user.startswith(JUDGE):
-        raise WireError(
-            f"'user': {body.user!r} is the name of a judge; users' names do not begin with {JUDGE!r}", "user"
-        )
+    for whose, begins in (("judge", JUDGE), ("rater", RATER)):
+        if body.user is not None and body.user.startswith(begins):
+            raise WireError(
+                f"'user': {body.user!r} is the name of a {whose}; users' names do not begin with {begins!r}", "user"
+            )
     for path, text in _texts(body):
         if "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise WireError(f"{path!r}: holds a character that is none (NUL or half of a surrogate pair)", path)

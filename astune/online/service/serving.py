@@ -16,6 +16,8 @@ from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.online.clock import SteadyClock, format_at
+from astune.online.comparing.sampling import VersionSampler
+from astune.online.comparing.service import Comparisons
 from astune.online.place import online_folder, store_url
 from astune.online.redaction import Redactor
 from astune.online.service.access import AccessControl, read_tokens
@@ -28,13 +30,14 @@ from astune.online.service.readiness import Readiness
 from astune.online.service.submissions import Submissions
 from astune.online.service.versions import ConversationPolicy, LoadVersion, ServedVersions
 from astune.online.store.versions import ModelVersion, register
+from astune.online.wire import COMPARE_PATH, COMPARISONS_PATH
 from astune.store import open_database
 from astune.store.database import Database, show_url
 from astune.store.writer import Writer
 from astune.support.http.browser_requests import Guarded
 from astune.support.http.serving import claim_address, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
-from astune.types import Sampling
+from astune.types import Policy, Sampling
 from astune.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -92,14 +95,17 @@ class OnlineService:
             astune.rollout.max_tokens, astune.rollout.temperature, astune.rollout.top_p, astune.rollout.top_k
         )
 
-        def tracker(conversation_id: str, began: float) -> ContextTracker:
-            policy = ConversationPolicy(self.versions, conversation_id)
+        def tracker_of(policy: Policy, conversation_id: str, began: float) -> ContextTracker:
             seed = _seed(astune.seed, conversation_id)
             chat_format = format_at(model.chat_format, astune.model, began)
             return ContextTracker(policy, chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
 
+        def tracker(conversation_id: str, began: float) -> ContextTracker:
+            return tracker_of(ConversationPolicy(self.versions, conversation_id), conversation_id, began)
+
         live = LiveConversations(self.database, tracker, most=serve.max_conversations, new_id=new_id)
         self.writer = Writer(self.database)
+        sampler = VersionSampler(self.writer, self.database, redactor, model.load, tracker_of, clock)
         parts = Parts(
             model.name,
             model.chat_format,
@@ -111,6 +117,7 @@ class OnlineService:
             Lookups(self.database, self.versions, time.monotonic),
             self._metrics(access, live, redactor),
             Readiness(self.writer, self.versions, *_places(online_folder(config), self.database)),
+            Comparisons(self.writer, self.database, astune, redactor, sampler, clock),
             serve.feedback_without_token,
         )
         self.app = OnlineApp(parts)
@@ -119,6 +126,7 @@ class OnlineService:
             self.app.refuse,
             any_name=access.has_tokens,
             hosts=serve.hosts,
+            own_pages=(COMPARISONS_PATH,),
             advice="ask for it by its address, or name that in astune.online.serve.hosts",
         )
         """`app` as it is served, for programs alone."""
@@ -180,6 +188,7 @@ def banner(config: Config, model: Model, url: str) -> list[str]:
         f"store    {show_url(store_url(config))}",
         f"tokens   {f'asked for: {tokens}' if tokens else 'none: this machine alone can come in'}",
         f'feedback POST {url}/feedback {{"msg_ids": ["chatcmpl-..."], "reward": 1.0}}',
+        f"compare  {url}{COMPARE_PATH} shows people two answers",
         f"astune   {__version__}",
     ]
 

@@ -14,7 +14,9 @@ import sqlalchemy as sa
 
 from astune.errors import StoreError, nearest
 from astune.online.store import audit as audit_lines
+from astune.online.store import comparisons
 from astune.online.store.answers import chunks, find_of
+from astune.online.store.feedback.rows import RATER
 from astune.store.database import Database, copies_of
 from astune.store.tables import (
     audit,
@@ -166,6 +168,8 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
         done.conversations += deleted.conversations
         done.requests += deleted.requests
         done.feedback += deleted.feedback
+    if whose.user is not None and whose.user.startswith(RATER):
+        database.write(partial(comparisons.forget_rater, rater=whose.user.removeprefix(RATER)))
     for numbers in chunks(opinions, MOST_IDS):
         done.feedback += database.write(partial(_delete_feedback, part=numbers))
     _clear_audit_lines(database, names, notes, seen, done)
@@ -196,7 +200,8 @@ def _find(database: Database, whose: DeletionScope) -> tuple[list[str], list[int
     """Find the conversations, the ids of feedback on others' answers, every id and name that may stand in other rows,
     and the ids of all feedback to delete as texts, as the audit has them."""
     with database.reading() as connection:
-        found = sorted(_conversations_of(connection, whose))
+        theirs = _conversations_of(connection, whose)
+        found = sorted(theirs | comparisons.find_copies(connection, sorted(theirs)))
         opinions = list(connection.scalars(_opinions_of(whose)))
         names = set(found) | ({whose.user} if whose.user is not None else set())
         tasks: set[str] = set()
@@ -285,6 +290,7 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
         done.feedback += connection.execute(feedback.delete().where(feedback.c.id.in_(about))).rowcount
         of_asked = sa.select(requests.c.task_id, requests.c.run_id).where(requests.c.msg_id.in_(ids))
         tasks.update(chain.from_iterable(connection.execute(of_asked)))
+    comparisons.forget(connection, asked)
     done.requests += len(asked)
     done.conversations += connection.execute(
         conversations.delete().where(conversations.c.conversation_id.in_(part))  # with requests, turns and samples

@@ -26,7 +26,8 @@ class Guarded:
 
     `any_name`: whatever the server is called, since callers need a token, which no page has. `any_type`: whatever a
     body says that it is, since nothing is done without a token. `hosts` are names that lead here: the server may be
-    asked for by them, and by pages that come from them. `advice` is for who asks by another name.
+    asked for by them, and by pages that come from them. `own_pages` are paths that a page of this very server asks
+    for: its Origin is the address that the request is sent to. `advice` is for who asks by another name.
     """
 
     def __init__(
@@ -37,21 +38,26 @@ class Guarded:
         any_name: bool = False,
         any_type: bool = False,
         hosts: Collection[str] = (),
+        own_pages: Collection[str] = (),
         advice: str = "ask for it by its address",
     ) -> None:
         self._app, self._refuse = app, refuse
         self._any_name, self._any_type, self._advice = any_name, any_type, advice
         self._hosts = {host.lower().rstrip(".") for host in hosts}
+        self._own_pages = frozenset(own_pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope["method"], scope["headers"]) if scope["type"] == "http" else None
+        is_http = scope["type"] == "http"
+        refusal = self._refusal(scope["method"], scope["path"], scope["headers"]) if is_http else None
         await (self._app if refusal is None else self._refuse(refusal))(scope, receive, send)
 
-    def _refusal(self, method: str, headers: _Headers) -> HttpError | None:
+    def _refusal(self, method: str, path: str, headers: _Headers) -> HttpError | None:
         kinds: list[bytes] = []
         has_body = False
+        own = [value for name, value in headers if name == b"host"] if path in self._own_pages else []
         for name, value in headers:
-            if name == b"origin" and _host(value.rpartition(b"://")[2]) not in self._hosts:
+            sender = value.rpartition(b"://")[2]
+            if name == b"origin" and _host(sender) not in self._hosts and own != [sender]:
                 return _forbidden(f"the request comes from a page of a browser ({_quote(value)})")
             if name == b"host" and not self._any_name and not self._leads_here(_host(value)):
                 return _forbidden(f"the service is asked for as {_quote(value)}: {self._advice}")

@@ -33,6 +33,7 @@ const count = (number) => thousands.format(number);
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const signed = (value) => (value === 0 ? "0" : `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`);
+const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 const isNumber = (value) => typeof value === "number";
 
 /** A number in at most four characters that matter. */

@@ -98,8 +98,6 @@ function laneOf(place) {
   return svg("g", {}, label, ...place.pieces.map((piece) => (piece.span === null ? contextOf(piece, place.y) : turnOf(piece, place.y, colour))));
 }
 
-const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-
 function contextOf(piece, y) {
   return svg("g", { "data-told": `${plural(piece.stop - piece.start, "token")} of context\nread, not sampled` },
     svg("rect", { class: "reach", x: piece.x, y: y - 9, width: piece.width, height: 18 }),

@@ -1,4 +1,4 @@
-// The keyboard, the help that tells it, and the theme.
+// The keyboard, and the help that tells it.
 
 const KEYS = [
   ["j k, ↓ ↑", "next and previous row of the table"],
@@ -55,19 +55,4 @@ function buildHelp() {
   $("help").append(el("h2", {}, "Keyboard"), el("dl", {}, ...KEYS.flatMap(([keys, meaning]) => [el("dt", {}, ...keys.split(" ").map((key) => el("kbd", {}, key.replace(",", "")))), el("dd", {}, meaning)])),
     el("p", { class: "dim" }, "The address keeps what is shown: copy it to send a filter, an episode or a turn."), close);
   $("keys").addEventListener("click", () => $("help").showModal());
-}
-
-const THEME = "astune-theme";
-
-function switchTheme() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" ||
-    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem(THEME, document.documentElement.dataset.theme);
-}
-
-function buildTheme() {
-  const chosen = localStorage.getItem(THEME);
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  $("theme").addEventListener("click", switchTheme);
 }

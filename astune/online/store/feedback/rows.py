@@ -13,6 +13,8 @@ from astune.store.tables import feedback, feedback_messages
 
 JUDGE = "judge:"
 """The names of authors that are judges begin so."""
+RATER = "rater:"
+"""The names of authors whom the operator asked to compare answers begin so: they are no users."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class FeedbackRow:
 def user_of(author: str, client: str) -> str:
     """The author, if that is a named user, else empty.
 
-    >>> user_of("ana", "shop"), user_of("shop", "shop"), user_of("judge:math", "shop")
-    ('ana', '', '')
+    >>> user_of("ana", "shop"), user_of("shop", "shop"), user_of("judge:math", "shop"), user_of("rater:bo", "shop")
+    ('ana', '', '', '')
     """
-    return "" if author == client or author.startswith(JUDGE) else author
+    return "" if author == client or author.startswith((JUDGE, RATER)) else author
 
 
 _COLUMNS = tuple(one.name for one in fields(FeedbackRow) if one.name != "messages")

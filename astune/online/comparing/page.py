@@ -1,0 +1,34 @@
+"""The page on which raters say which of two answers is better: the viewer's style and kit, and a script of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from astune.viewer.content_policy import content_policy
+from astune.viewer.page import read_parts, render
+
+PAGE = Path(__file__).parent / "page"
+
+
+def answer_page() -> HTMLResponse:
+    """Answer with the page, which holds nothing that was said."""
+    text, policy = _page()
+    headers = {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+@cache
+def _page() -> tuple[str, str]:
+    parts = read_parts("js", ("dom", "theme", "message")), read_parts("js", ("compare",), PAGE)
+    script = '"use strict";\n(() => {\n' + "\n".join(parts) + "\n})();\n"
+    style = read_parts("css", ("base", "episode")) + "\n" + read_parts("css", ("compare",), PAGE)
+    policy = content_policy([script], [style], asks=True)
+    return render("compare.html.j2", folder=PAGE, policy=policy, script=Markup(script), style=Markup(style)), policy
