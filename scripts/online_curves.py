@@ -1,4 +1,5 @@
-"""The pictures of docs/online.md: success while it serves, three seeds, with honest users and with 20 % wrong thumbs.
+"""The pictures of docs/online.md and docs/online_judging.md: success while it serves, three seeds, with honest users,
+with 20 % wrong thumbs, with users who give no thumbs, and with one among them who flatters.
 
     python scripts/online_curves.py                 # all runs that are missing, one after the other, then both pictures
     python scripts/online_curves.py --draw          # pictures and tables of the runs that are there
@@ -21,10 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "online_curves"
 SEEDS = (1, 2, 3)
 PICTURES = {
-    "online": (0.0, "An agent gets better while it serves"),
-    "online_noise": (0.2, "The same with 20 % of the thumbs wrong"),
+    "online": ([], "An agent gets better while it serves"),
+    "online_noise": (["--wrong=0.2"], "The same with 20 % of the thumbs wrong"),
+    "online_follow": (["--follow"], "Nobody gives a thumb: what users said next"),
+    "online_flatterer": (["--follow", "--flatterer=0.1"], "The same with one who praises what is wrong"),
 }
-"""Names of the files in docs/images: the share of wrong thumbs, and the title."""
+"""Names of the files in docs/images: what users do, and the title."""
 
 
 def main() -> None:
@@ -34,9 +37,9 @@ def main() -> None:
     parser.add_argument("--exam", type=int, default=100)
     parser.add_argument("--draw", action="store_true", help="run nothing")
     given = parser.parse_args()
-    for name, (wrong, title) in PICTURES.items():
+    for name, (users, title) in PICTURES.items():
         for seed in () if given.draw else given.seeds:
-            run(RUNS / f"{name}_{seed}", wrong, seed, given)
+            run(RUNS / f"{name}_{seed}", users, seed, given)
         done = sorted(path.parent for path in RUNS.glob(f"{name}_[0-9]*/chart.svg"))
         runs = [read_progress(path / "progress.jsonl") for path in done]
         if runs:
@@ -44,11 +47,11 @@ def main() -> None:
             print(f"{title}\n\n{table(runs)}\n")
 
 
-def run(folder: Path, wrong: float, seed: int, given: argparse.Namespace) -> None:
+def run(folder: Path, users: list[str], seed: int, given: argparse.Namespace) -> None:
     if (folder / "chart.svg").exists():
         return
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, str(ROOT / "tutorial" / "online" / "run.py"), f"--folder={folder}", f"--wrong={wrong}"]
+    command = [sys.executable, str(ROOT / "tutorial" / "online" / "run.py"), f"--folder={folder}", *users]
     command += [f"--seed={seed}", f"--versions={given.versions}", f"--exam={given.exam}"]
     subprocess.run(command, check=True)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from astune.config.chat_models import AskedModelsConfig
 from astune.config.section import Located, OptionalPlugin, Section
 
 DAY = 86400.0
@@ -50,6 +51,55 @@ class ServeConfig(Section):
     )
 
 
+class FollowModelsConfig(AskedModelsConfig):
+    """The models that the judge `model` of what followed asks."""
+
+    temperature: NonNegativeFloat = Field(0.7, description="of the replies; at 0 all votes are the same")
+    votes: PositiveInt = Field(3, description="replies to each question")
+    agreeing: PositiveInt = Field(2, description="a vote that fewer of them have is 0; more than half must have it")
+    instructions: str = Field("", description="what the judge should know of the agent's job")
+    most_characters: PositiveInt = Field(
+        4000, description="of the exchange and of what followed, each: more is left out from the middle"
+    )
+
+    @model_validator(mode="after")
+    def _so_many_vote(self) -> FollowModelsConfig:
+        if self.agreeing > self.votes:
+            raise ValueError(f"agreeing {self.agreeing} must not be above votes {self.votes}")
+        return self
+
+
+class FollowConfig(Section):
+    """A judge that sees what the user did after an answer. It votes -1, 0 or +1, which become `least`, nothing and
+    `most` of `astune.online.feedback`."""
+
+    judge: OptionalPlugin = Field(
+        None, description="rules, model (asks llm), or 'package.module:Name'; null: what followed is not looked at"
+    )
+    share: float = Field(
+        1.0, gt=0.0, le=1.0, description="of the exchanges that something followed, so many are judged"
+    )
+    silence_seconds: PositiveFloat | None = Field(
+        None, description="an exchange that nothing followed for so long is judged too; null: silence says nothing"
+    )
+    words: dict[str, Literal[-1, 0, 1]] = Field(
+        default_factory=dict, description="of users, beside those that the judge rules knows, and what they say"
+    )
+    signs: dict[Literal["repeat", "rephrase", "retry", "edit", "corrected", "silence"], Literal[-1, 0, 1]] = Field(
+        default_factory=dict, description="what users do, and what the judge rules takes it for, where not as it ships"
+    )
+    least_agreement: float = Field(
+        0.4,
+        ge=-1.0,
+        le=1.0,
+        description="Cohen's kappa of the judge with people's scores; below it what it says is held; -1: no bound",
+    )
+    least_compared: PositiveInt = Field(
+        30, description="answers that both have judged, at most 5 of one user, before the bound holds"
+    )
+    llm: FollowModelsConfig = Field(default_factory=FollowModelsConfig, description="used by the judge model")
+
+
 class FeedbackConfig(Section):
     """Rules by which the words of users become rewards."""
 
@@ -75,6 +125,7 @@ class FeedbackConfig(Section):
         description="astune.task_judge says of two compared answers which is better; raters see that after their vote",
     )
     judge_after_seconds: NonNegativeFloat = Field(600.0, description="an exchange counts as unrated after so long")
+    follow: FollowConfig = Field(default_factory=FollowConfig, description="a judge of what users did after an answer")
 
     @model_validator(mode="after")
     def _bounds_leave_room(self) -> FeedbackConfig:
@@ -123,6 +174,11 @@ class CommitConfig(Section):
     )
     weight_corrections: NonNegativeFloat = Field(
         1.0, description="of an answer that a user wrote, learned by SFT, in rated answers"
+    )
+    weight_hints: NonNegativeFloat = Field(
+        0.0,
+        description="of a hint of what would have been better, in rated answers: the model with the hint in its prompt "
+        "teaches the model without, as by 0.5; 0: hints teach nothing",
     )
 
 

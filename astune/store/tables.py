@@ -312,7 +312,7 @@ samples = sa.Table(
     sa.Column("commit_id", BigId, sa.ForeignKey("commits.id", ondelete="CASCADE"), nullable=False, index=True),
     sa.Column("episode_id", Name),
     sa.Column("turn_id", BigId, sa.ForeignKey("turns.id", ondelete="CASCADE"), index=True),
-    sa.Column("method", sa.String(16), nullable=False, doc="policy, kto, dpo, sft"),
+    sa.Column("method", sa.String(16), nullable=False, doc="policy, kto, dpo, sft, distill"),
     sa.Column("advantage", sa.Float, nullable=False),
     sa.Column("weight", sa.Float, nullable=False, doc="of each token"),
     sa.Column("tokens", sa.Integer, nullable=False),

@@ -17,14 +17,17 @@ from astune.testing.online_service import ScriptedOnlineService
 pytest.importorskip("agentscope.middleware", reason="the agent is one of AgentScope 2.x")
 from tutorial.math_agent.make_tasks import problems
 from tutorial.online.agent import app
-from tutorial.online.users import Crowd, Habits, is_right
+from tutorial.online.remarks import FLATTERY, PLEASED, Remarks
+from tutorial.online.users import FLATTERER, Crowd, Habits, is_right
 
 
 def answer(body: dict[str, Any]) -> str | dict[str, Any]:
-    """Adds the first two numbers of the question with the tool, and says what comes out."""
+    """Adds the first two numbers of the question with the tool, and says what comes out; to remarks it nods."""
     said = _text(body["messages"][-1])
     if body["messages"][-1]["role"] == "tool":
         return f"The answer is {said}."
+    if len(re.findall(r"\d+", said)) < 2:
+        return "I see."
     a, b = re.findall(r"\d+", said)[:2]
     call = {"name": "calculator", "arguments": json.dumps({"expression": f"{a} + {b}"})}
     return {"content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
@@ -69,6 +72,20 @@ async def test_users_may_be_wrong_silent_or_late(tmp_path: Path) -> None:
     prompt = [line["message"] for line in said if not line["late"]]
     assert [message for message in given if message in prompt] == prompt
     assert [message for message in given if message in late] == late and given != [line["message"] for line in said]
+
+
+async def test_users_who_give_no_thumb_go_on_in_the_same_conversation(tmp_path: Path) -> None:
+    habits = Habits(silent=0.3, remarks=Remarks(ironic=0.0, elsewhere=0.0), flatterer=0.3)
+    with ScriptedOnlineService(answer) as service:
+        lines = await ask(service, habits, tmp_path / "users.jsonl", 30)
+    said = [line for line in lines if line["said"] is not None]
+    assert service.feedback == [] and 0 < len(said) < len(lines) == 30
+    honest = [line for line in said if line["user"] != FLATTERER]
+    assert all((line["said"] in PLEASED) == line["right"] for line in honest)
+    assert {line["said"] for line in said if line["user"] == FLATTERER and not line["right"]} == {FLATTERY}
+    last = [_text(body["messages"][-1]) for body in service.chats]
+    before = [body["messages"][-2] for body, text in zip(service.chats, last, strict=True) if text == FLATTERY]
+    assert before and all(message["role"] == "assistant" for message in before)
 
 
 async def test_what_fails_is_written_down_and_the_next_user_asks(tmp_path: Path) -> None:

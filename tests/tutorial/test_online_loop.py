@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,11 +23,14 @@ from astune.config.schema import Config
 from astune.online.place import online_folder
 from astune.online.service.models import local_model
 from astune.online.service.serving import OnlineService
+from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.trace import trace_answer, trace_version
+from astune.online.training.following import FollowingJudge
 from astune.online.training.trainer import Trainer
 from astune.support.resources import tutorial_dir
 from tutorial.math_agent.make_tasks import problems
 from tutorial.online.agent import app
+from tutorial.online.remarks import Remarks
 from tutorial.online.users import Crowd, Habits, is_right
 
 COMMITS, THUMBS, EXAM = 2, 64, 24
@@ -59,8 +63,9 @@ class Loop:
         return row
 
 
-async def test_thumbs_make_versions_that_answer_better_while_the_service_goes_on(tmp_path: Path) -> None:
-    keys = (f"online.folder={tmp_path}", f"online.commit.every_episodes={THUMBS}", "trainer.learning_rate=1e-3")
+@asynccontextmanager
+async def loop_of(folder: Path, *more: str) -> AsyncIterator[Loop]:
+    keys = (f"online.folder={folder}", f"online.commit.every_episodes={THUMBS}", "trainer.learning_rate=1e-3", *more)
     conf = tutorial_dir() / "online" / "online.yaml"
     config = load_config(conf, [f"astune.{key}" for key in keys], for_run=False).config
     async with AsyncExitStack() as stack:
@@ -73,15 +78,39 @@ async def test_thumbs_make_versions_that_answer_better_while_the_service_goes_on
         await stack.enter_async_context(agent)
         trainer = Trainer(config, load_engine, service.database, online_folder(config))
         stack.callback(trainer.leave)
-        loop = Loop(config, service, trainer, agent, tmp_path / "users.jsonl")
+        yield Loop(config, service, trainer, agent, folder / "users.jsonl")
+
+
+async def test_thumbs_make_versions_that_answer_better_while_the_service_goes_on(tmp_path: Path) -> None:
+    async with loop_of(tmp_path) as loop:
         before = await loop.exam()
-        crowd = Crowd(agent, Habits(), problems("train", 1), 1, loop.log)
+        crowd = Crowd(loop.agent, Habits(), problems("train", 1), 1, loop.log)
         rows = [await loop.version(crowd) for _ in range(COMMITS)]
         after = await loop.exam()
         assert [row.state for row in rows] == ["made"] * COMMITS
         assert [row.version for row in rows] == [1, 2]
         assert after > before + 0.2
-        check_trace(service, json.loads(loop.log.read_text(encoding="utf-8").splitlines()[-1]), rows[-1])
+        check_trace(loop.service, json.loads(loop.log.read_text(encoding="utf-8").splitlines()[-1]), rows[-1])
+
+
+@pytest.mark.release
+async def test_what_users_say_next_makes_versions_that_answer_better_without_a_thumb(tmp_path: Path) -> None:
+    async with loop_of(tmp_path, "online.feedback.follow.judge=rules") as loop:
+        before = await loop.exam()
+        crowd = Crowd(loop.agent, Habits(remarks=Remarks()), problems("train", 1), 1, loop.log)
+        judge = FollowingJudge(loop.config.astune, loop.service.database)
+        for _ in range(COMMITS):
+            row = None
+            while row is None:
+                most = crowd.asked + THUMBS // 2
+                await asyncio.gather(*(crowd.user(most) for _ in range(32)))
+                await judge.judge_due()
+                row = await loop.trainer.tick()
+            assert row.state == "made" and await loop.service.versions.poll()
+        assert await loop.exam() > before + 0.2
+        with loop.service.database.reading() as connection:
+            kinds = feedback_figures(connection).by_kind
+        assert {kind for kind, _ in kinds} == {"number"}
 
 
 def check_trace(service: OnlineService, user: dict[str, Any], commit: Any) -> None:

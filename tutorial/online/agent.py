@@ -2,11 +2,11 @@
 
     python tutorial/online/agent.py --endpoint http://127.0.0.1:8010 --port 8020
 
-    POST /ask    {"question": "Theo owns 87 tickets. ...", "user": "ana"}   ->  {"answer": ..., "message": ...}
+    POST /ask    {"question": "Theo owns 87 tickets. ...", "user": "ana"}   ->  {"answer", "message", "conversation"}
     POST /thumb  {"message": "chatcmpl-...", "thumb": "up", "user": "ana"}
 
 Three things are there for online training: the model's address, `collect_message_ids`, which tells the id of its reply,
-and `/thumb`, which hands on what the user said of it.
+and `/thumb`, which hands on what the user said of it. A question with the `conversation` of an answer goes on from it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "math_agent"))
 from calculator import calculator
 
 SYSTEM_PROMPT = "Use the calculator. End with: The answer is N."
+MOST_AGENTS = 1000
+"""Conversations that may go on: the last so many."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +54,20 @@ class Service:
     http: httpx.AsyncClient
     conversations: Iterator[str] = field(default_factory=lambda: map(f"{uuid.uuid4().hex}-{{}}".format, count()))
     """Names, each of which is used once."""
+    agents: OrderedDict[str, Agent] = field(default_factory=OrderedDict)
+    """Those of the last conversations, by name."""
 
     async def ask(self, request: Request) -> JSONResponse:
         asked = await request.json()
-        agent = Agent(
-            name="solver",
-            system_prompt=SYSTEM_PROMPT,
-            model=self._model(asked),
-            toolkit=Toolkit(tools=[FunctionTool(calculator)]),
-            state=AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS)),  # nobody is asked
-            injection_config=InjectionConfig(inject_runtime_state=False),  # no clock in the prompt
-        )
+        name = asked.get("conversation") or next(self.conversations)  # every other question begins one of its own
+        agent = self.agents.pop(name, None) or self._agent(asked, name)
+        self.agents[name] = agent
+        if len(self.agents) > MOST_AGENTS:
+            self.agents.popitem(last=False)
         with collect_message_ids(agent) as ids:
             reply = await agent.reply(UserMsg(name="user", content=asked["question"]))
         # A thumb on the last reply is about those that led to it, too.
-        return JSONResponse({"answer": reply.get_text_content(), "message": ids[-1]})
+        return JSONResponse({"answer": reply.get_text_content(), "message": ids[-1], "conversation": name})
 
     async def thumb(self, request: Request) -> JSONResponse:
         said = await request.json()
@@ -73,8 +75,18 @@ class Service:
         (await self.http.post(f"{self.endpoint}/feedback", json=body)).raise_for_status()
         return JSONResponse({})
 
-    def _model(self, asked: dict[str, Any]) -> OpenAIChatModel:
-        headers = {"X-ASTune-Conversation": next(self.conversations)}  # every question begins one of its own
+    def _agent(self, asked: dict[str, Any], conversation: str) -> Agent:
+        return Agent(
+            name="solver",
+            system_prompt=SYSTEM_PROMPT,
+            model=self._model(asked, conversation),
+            toolkit=Toolkit(tools=[FunctionTool(calculator)]),
+            state=AgentState(permission_context=PermissionContext(mode=PermissionMode.BYPASS)),  # nobody is asked
+            injection_config=InjectionConfig(inject_runtime_state=False),  # no clock in the prompt
+        )
+
+    def _model(self, asked: dict[str, Any], conversation: str) -> OpenAIChatModel:
+        headers = {"X-ASTune-Conversation": conversation}
         return OpenAIChatModel(
             credential=OpenAICredential(api_key="none", base_url=f"{self.endpoint}/v1"),
             model="policy",

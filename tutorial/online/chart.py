@@ -29,6 +29,8 @@ class Progress:
     thumbs: int
     users: float | None
     """Share of the users' questions since the examination before that were answered right."""
+    remarks: int = 0
+    """What users said next who give no thumbs."""
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -43,12 +45,15 @@ Runs = Sequence[Sequence[Progress]]
 
 def table(runs: Runs) -> str:
     """Markdown: a row for each run."""
-    lines = ["| run | held-out, at first | at the end | best | versions | thumbs | minutes |"]
+    said = "remarks" if any(run[-1].remarks for run in runs) else "thumbs"
+    lines = [f"| run | held-out, at first | at the end | best | versions | {said} | minutes |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for number, run in enumerate(runs, 1):
         first, last, best = run[0], run[-1], max(at.held_out for at in run)
         shown = f"{first.held_out:.0%} | {last.held_out:.0%} | {best:.0%}"
-        lines.append(f"| {number} | {shown} | {last.version} | {last.thumbs:,} | {last.seconds / 60:.1f} |")
+        lines.append(
+            f"| {number} | {shown} | {last.version} | {last.remarks or last.thumbs:,} | {last.seconds / 60:.1f} |"
+        )
     return "\n".join(lines)
 
 

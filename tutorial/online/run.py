@@ -119,7 +119,8 @@ class Examiner:
             held_out=sum(its_own) / len(its_own),
             questions=len(its_own),
             asked=len(users),
-            thumbs=sum(user["said"] is not None for user in users),
+            thumbs=sum(user["said"] in ("up", "down") for user in users),
+            remarks=sum(user["said"] not in ("up", "down", None) for user in users),
             users=sum(user["right"] for user in new) / len(new) if new else None,
         )
 
@@ -142,7 +143,8 @@ def run(given: argparse.Namespace) -> list[Progress]:
         log = folder / "users.jsonl"
         examiner = Examiner(agent, endpoint, list(islice(problems("heldout", seed=0), given.exam)), log)
         found = [kept(examiner.examine(), folder)]
-        habits = [f"--{name}={getattr(given, name)}" for name in ("wrong", "silent", "late", "parallel", "seed")]
+        names = ("wrong", "silent", "late", "flatterer", "parallel", "seed")
+        habits = [f"--{name}={getattr(given, name)}" for name in names] + ["--follow"] * given.follow
         processes.start("users", str(HERE / "users.py"), "--agent", agent, "--log", str(log), *habits)
         end = time.monotonic() + 60 * given.minutes
         while found[-1].version < given.versions and time.monotonic() < end:
@@ -159,6 +161,8 @@ def online_options(given: argparse.Namespace, endpoint: str) -> Iterator[str]:
     yield f"astune.online.folder={given.folder / 'online'}"
     yield f"astune.online.serve.port={endpoint.rpartition(':')[2]}"
     yield f"astune.seed={given.seed}"
+    if given.follow:
+        yield "astune.online.feedback.follow.judge=rules"
     yield from given.options
 
 
@@ -185,9 +189,10 @@ def kept(progress: Progress, folder: Path) -> Progress:
     with (folder / "progress.jsonl").open("a", encoding="utf-8") as file:
         file.write(progress.to_line())
     users = "" if progress.users is None else f", users got {progress.users:.0%} right since the last one"
+    remarks = f", {progress.remarks} remarks" if progress.remarks else ""
     print(
         f"{progress.seconds:5.0f} s  version {progress.version}: {progress.held_out:.0%} of held-out questions right"
-        f"{users} ({progress.asked} asked, {progress.thumbs} thumbs)",
+        f"{users} ({progress.asked} asked, {progress.thumbs} thumbs{remarks})",
         flush=True,
     )
     return progress
@@ -203,6 +208,10 @@ def main() -> None:
     parser.add_argument("--wrong", type=float, default=0.0, help="share of thumbs that are the wrong way round")
     parser.add_argument("--silent", type=float, default=0.25, help="share of users that say nothing")
     parser.add_argument("--late", type=float, default=0.2, help="share of thumbs that come late")
+    parser.add_argument("--follow", action="store_true", help="nobody gives a thumb: what users say next is judged")
+    parser.add_argument(
+        "--flatterer", type=float, default=0.0, help="with --follow: share of one who praises what is wrong"
+    )
     parser.add_argument("--parallel", type=int, default=32, help="users at the same time")
     parser.add_argument("options", nargs="*", help="of the configuration, as astune.trainer.learning_rate=1e-3")
     given = parser.parse_args()

@@ -3,8 +3,9 @@
     python tutorial/online/users.py --agent http://127.0.0.1:8020 --wrong 0.1 --late 0.2 --silent 0.3
 
 A user asks a word problem that nobody asked before, and looks whether the number in the reply is right. So many give
-the wrong thumb, so many say nothing, so many give their thumb only when `--late-by` others have asked. What each one
-asked, got and said is a line of `--log`; so is what failed, where no answer came or a thumb was not taken.
+the wrong thumb, so many say nothing, so many give their thumb only when `--late-by` others have asked. With `--follow`
+nobody gives a thumb: they go on with a remark (`remarks.py`), and one who flatters asks the share `--flatterer`. What
+each one asked, got and said is a line of `--log`; so is what failed, where no answer came or a thumb was not taken.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from pathlib import Path
 
 import httpx
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "math_agent"))
+sys.path += [str(Path(__file__).resolve().parents[1] / "math_agent"), str(Path(__file__).resolve().parent)]
 from make_tasks import Problem, problems
+from remarks import Remarks, flatter
 
+FLATTERER = "flatterer"
 ANSWER = re.compile(r"The answer is (-?\d+)\b(?!\.\d)")
 
 
@@ -48,6 +51,9 @@ class Habits:
     silent: float = 0.0
     late: float = 0.0
     late_by: int = 100
+    remarks: Remarks | None = None
+    """In the place of thumbs."""
+    flatterer: float = 0.0
 
     def thumb(self, right: bool, dice: random.Random) -> str | None:
         """What a user says of an answer: "up", "down" or nothing."""
@@ -84,10 +90,15 @@ class Crowd:
 
     async def _one(self, number: int, problem: Problem) -> None:
         dice, user = random.Random(f"{self.seed}:{number}"), f"user-{number % 500}"
+        if dice.random() < self.habits.flatterer:
+            user = FLATTERER
         reply = await self._post("/ask", {"question": problem.query, "user": user})
         if reply is None:
             return
         right = is_right(reply["answer"], problem.answer)
+        if self.habits.remarks is not None:
+            await self._go_on(number, problem.query, reply, right, user, dice)
+            return
         thumb, late = self.habits.thumb(right, dice), dice.random() < self.habits.late
         message = str(reply["message"])
         self._write({"number": number, "message": message, "right": right, "said": thumb, "late": late})
@@ -95,6 +106,17 @@ class Crowd:
             self.later.append((number + self.habits.late_by, {"message": message, "thumb": thumb, "user": user}))
         elif thumb is not None:
             await self._say({"message": message, "thumb": thumb, "user": user})
+
+    async def _go_on(
+        self, number: int, question: str, reply: dict[str, str | None], right: bool, user: str, dice: random.Random
+    ) -> None:
+        """Go on in the same conversation, or say nothing."""
+        assert self.habits.remarks is not None
+        remark = self.habits.remarks.after(question, right, dice)
+        said = flatter(right) if user == FLATTERER else None if dice.random() < self.habits.silent else remark
+        self._write({"number": number, "message": reply["message"], "right": right, "said": said, "user": user})
+        if said is not None:
+            await self._post("/ask", {"question": said, "user": user, "conversation": str(reply["conversation"])})
 
     async def _say(self, said: dict[str, str]) -> None:
         await self._post("/thumb", said)
@@ -115,7 +137,8 @@ class Crowd:
 
 
 async def run(given: argparse.Namespace) -> None:
-    habits = Habits(given.wrong, given.silent, given.late, given.late_by)
+    remarks = Remarks() if given.follow else None
+    habits = Habits(given.wrong, given.silent, given.late, given.late_by, remarks, given.flatterer)
     async with httpx.AsyncClient(base_url=given.agent, timeout=300.0) as http:
         crowd = Crowd(http, habits, problems("train", given.seed), given.seed, given.log)
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -133,6 +156,10 @@ def main() -> None:
     parser.add_argument("--silent", type=float, default=0.25, help="share that says nothing")
     parser.add_argument("--late", type=float, default=0.2, help="share of thumbs that come late")
     parser.add_argument("--late-by", type=int, default=100, help="so many others ask before a late thumb comes")
+    parser.add_argument("--follow", action="store_true", help="they go on talking, and nobody gives a thumb")
+    parser.add_argument(
+        "--flatterer", type=float, default=0.0, help="with --follow: share of one who praises what is wrong"
+    )
     parser.add_argument("--parallel", type=int, default=32, help="users at the same time")
     parser.add_argument("--count", type=int, help="so many ask; without it they go on until Ctrl-C")
     parser.add_argument("--seed", type=int, default=1)

@@ -79,7 +79,7 @@ def version_lines(found: VersionTrace) -> Iterable[str | Table]:
 
 def _feedback(opinion: TracedFeedback) -> str:
     value = "" if opinion.value is None else f" {opinion.value:g}"
-    texts = (("comment", opinion.comment), ("correction", opinion.correction))
+    texts = (("comment", opinion.comment), ("correction", opinion.correction), ("hint", opinion.hint))
     said = "".join(f", {what}: {_short(text)}" for what, text in texts if text)
     reason = f" ({opinion.reason})" if opinion.reason else ""
     name = "" if opinion.name == "reward" else f" {opinion.name}"

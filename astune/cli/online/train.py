@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
     from astune.config.load import LoadedConfig
     from astune.online.store.commits import CommitRow
+    from astune.online.store.feedback.following import FollowFigures
     from astune.online.training.log import ServiceStatus
     from astune.training.engine import LoadEngine
 
@@ -130,8 +131,17 @@ def _status_lines(found: ServiceStatus) -> list[str]:
     lines.append(f"feedback  {rated}")
     if found.feedback.get("held"):
         lines.append("          held for a look: astune online held")
+    lines += map(_following_line, found.following)
     lines.append(f"rated     {found.rated} episodes wait for a commit{_explain_no_commit(found)}")
     return [*lines, "", header(), *map(line_of, found.commits)] if found.commits else [*lines, "commits   none yet"]
+
+
+def _following_line(found: FollowFigures) -> str:
+    votes = ", ".join(f"{found.votes.get(vote, 0)} {vote}" for vote in ("+1", "-1", "0"))
+    kappa = "" if found.kappa is None else f", kappa {found.kappa:.2f}"
+    agrees = f"agrees with people on {found.agreed} of {found.compared}{kappa}"
+    counts = "" if found.trusted else "; it is not trusted, and held"
+    return f"followed  {found.author}: {votes}; {agrees}{counts}"
 
 
 def _explain_no_commit(found: ServiceStatus) -> str:

@@ -50,6 +50,13 @@ def unread_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.online.feedback.judge_after_seconds",
             f"nothing is judged with astune.online.feedback.judge_share 0; set that, or {AWAY}",
         )
+    follow = feedback.follow
+    if follow.judge is None:
+        for key in follow.find_changed():
+            yield f"astune.online.feedback.follow.{key}", f"no judge looks at what followed: set judge there, or {AWAY}"
+    for name, read_by in (("words", "rules"), ("signs", "rules"), ("llm", "model")):
+        if follow.judge in {"rules", "model"} - {read_by} and follow.find_changed([name]):
+            yield f"astune.online.feedback.follow.{name}", f"the judge {follow.judge!r} does not read it; {AWAY}"
 
 
 def unread_run_keys(astune: AstuneConfig) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,10 @@ import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from astune.config.online import FeedbackConfig
 from astune.context_tracker.tracker import ChatAnswer
 from astune.online.store.feedback.figures import feedback_figures
+from astune.online.store.feedback.following import follow_figures
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
 
@@ -72,4 +74,20 @@ def feedback_metrics(connection: sa.Connection) -> list[Metric]:
         feedback,
         CounterMetricFamily("astune_feedback_again", again, figures.again),
         CounterMetricFamily("astune_judge_failures", failures, figures.judge_failures),
+        *_following_metrics(connection),
     ]
+
+
+def _following_metrics(connection: sa.Connection) -> list[Metric]:
+    """Figures of judges of what users did after an answer."""
+    votes = GaugeMetricFamily("astune_follow_votes", "Their votes on answers.", labels=["judge", "vote"])
+    compared = "Answers that a judge of what followed and people have both scored."
+    pairs = GaugeMetricFamily("astune_follow_compared", compared, labels=["judge", "agree"])
+    trusted = GaugeMetricFamily("astune_follow_trusted", "1 while what the judge says counts.", labels=["judge"])
+    for each in follow_figures(connection, FeedbackConfig()):
+        for vote, count in sorted(each.votes.items()):
+            votes.add_metric([each.author, vote], count)
+        pairs.add_metric([each.author, "yes"], each.agreed)
+        pairs.add_metric([each.author, "no"], each.compared - each.agreed)
+        trusted.add_metric([each.author], float(each.trusted))
+    return [votes, pairs, trusted]

@@ -59,6 +59,8 @@ class TracedFeedback:
     correction: str | None
     state: str
     reason: str | None
+    hint: str | None
+    """What would have been better, as a judge says."""
     named: tuple[str, ...]
 
 

@@ -21,13 +21,14 @@ from astune.online.clock import format_at
 from astune.online.store.learned import TrainedEpisode
 from astune.online.store.recorded import RecordedAnswer
 from astune.online.training.episodes import OnlineEpisode, episode_of
+from astune.online.training.hints import HINT, pair_with_hint
 from astune.online.training.plan import ComparedPair, Item, Plan, RatedAnswers
 from astune.online.training.weighing import Author, are_enough
 from astune.rollout.metrics import tool_metrics
 from astune.training.rollout_setup import weighting_for
 from astune.types import Episode, Group, Sample, Timeline
 
-Method: TypeAlias = Literal["policy", "kto", "dpo", "sft"]
+Method: TypeAlias = Literal["policy", "kto", "dpo", "sft", "distill"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,16 @@ CORRECTION = "correction"
 
 @dataclass
 class CommitData:
-    """`parts` are the updates' samples of rewards; `thumbs`, `comparisons` and `corrections` are learned in the first
-    update too. `items` says by id of episode what it came of, `sources` the same by the episode and task of a
+    """`parts` are the updates' samples of rewards; `thumbs`, `comparisons`, `corrections` and `hints` are learned in
+    the first update too. `items` says by id of episode what it came of, `sources` the same by the episode and task of a
     sample."""
 
     parts: list[list[Sample]] = field(default_factory=list)
     thumbs: list[Sample] = field(default_factory=list)
     comparisons: list[Sample] = field(default_factory=list)
     corrections: list[Sample] = field(default_factory=list)
+    hints: list[tuple[Sample, Sample]] = field(default_factory=list)
+    """Answers of which a judge said what would have been better: as they are, and after a prompt that says it."""
     groups: list[Group] = field(default_factory=list)
     receipt: Receipt = field(default_factory=Receipt)
     items: dict[str, Item] = field(default_factory=dict)
@@ -70,7 +73,8 @@ class CommitData:
     def samples(self) -> list[Sample]:
         """All that there is to learn in it."""
         of_rewards = (sample for part in self.parts for sample in part)
-        return [*of_rewards, *self.thumbs, *self.comparisons, *self.corrections]
+        hinted = (own for own, _ in self.hints)
+        return [*of_rewards, *self.thumbs, *self.comparisons, *self.corrections, *hinted]
 
     def is_enough(self, rules: CommitConfig) -> bool:
         """Tell whether a version may be made from it: there is something to learn, and not of too few authors."""
@@ -111,6 +115,7 @@ def make_commit_data(
     same rows give the same data, bit for bit."""
     data, groups, used = CommitData(), [], set(used)
     rated: list[Episode] = []
+    hinted: list[tuple[str, OnlineEpisode]] = []
     for number, group in enumerate(plan.groups):
         episodes = []
         for place, candidate in enumerate(group):
@@ -124,12 +129,16 @@ def make_commit_data(
                 data.sources[made.episode.episode_id, task_id] = _source("kto", made, candidate.judgement.raters)
             if candidate.by_correction:
                 _add_correction(data, candidate, made, setup)
+            if candidate.judgement.hint is not None and setup.config.online.commit.weight_hints:
+                hinted.append((candidate.judgement.hint, made))
         if episodes:
             groups.append(Group(episodes[0].task, tuple(episodes)))
     for number, pair in enumerate(plan.pairs):
         _add_comparison(data, pair, recorded, paths, used, f"commit-{commit}/pair-{number}")
     groups += [_add_replayed(data, group, recorded) for group in replayed]
     _add_rewards(data, groups, setup)
+    for hint, made in hinted:
+        _add_hint(data, hint, made, setup)
     data.metrics |= tool_metrics(rated)
     data.failing_tools = "; ".join(failing_tools(rated))
     most = setup.config.trainer.micro_batch_tokens
@@ -247,6 +256,15 @@ def _add_correction(data: CommitData, candidate: RatedAnswers, made: OnlineEpiso
         data.corrections.append(replace(sample, task_id=CORRECTION, episode_id=episode_id))
     authors = _source("sft", made, candidate.judgement.correctors).authors
     data.sources[episode_id, CORRECTION] = SampleSource("sft", (), authors)
+
+
+def _add_hint(data: CommitData, hint: str, made: OnlineEpisode, setup: DataSetup) -> None:
+    """Add what a hint teaches. It hangs on what the user said next, who is its author."""
+    found = list(pair_with_hint(made, hint, setup.chat_format, setup.config.model, setup.context_length))
+    if found:
+        data.hints += [(own, prompted) for own, prompted, _ in found]
+        source = _source("distill", made, ("",))
+        data.sources[made.episode.episode_id, HINT] = replace(source, turn_ids=(found[-1][2],))
 
 
 def _source(method: Method, made: OnlineEpisode, names: Sequence[str]) -> SampleSource:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from astune.algorithm.method import method_of
 from astune.config.schema import AstuneConfig
 from astune.errors import TrainingError
+from astune.methods.distill import learn_from_prompted
 from astune.online.training.commit_data import CommitData, Method
 from astune.online.training.weighing import limit_authors, scale_weights, weigh
 from astune.training.engine import Learner
@@ -116,6 +117,8 @@ async def _parts(
             count = len({sample.episode_id for sample in samples})  # of whose losses the figures have the mean
             beside.append(([scale_weights(sample, count) for sample in sloped], weight))
             told[f"loss/{method}"] = figures["loss"]
+    if data.hints:
+        beside.append((await learn_from_prompted(OwnReference(learner), data.hints), rules.weight_hints))
     parts, many = limit_authors(weigh(data.parts, beside), data.authors_of, rules.most_per_author)
     told |= {"authors": float(len(data.authors)), "authors/bounded": float(many)}
     return parts, told

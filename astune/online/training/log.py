@@ -16,6 +16,7 @@ from astune.monitor.trackers import load_trackers, open_trackers
 from astune.online.store import commits, leases, versions
 from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.figures import feedback_figures
+from astune.online.store.feedback.following import FollowFigures, follow_figures
 from astune.online.store.feedback.judgements import judgements, preferences
 from astune.online.store.versions import ModelVersion
 from astune.online.training.commit import LEASE
@@ -118,6 +119,8 @@ class ServiceStatus:
     rated: int
     trainer: str | None
     not_served: str | None = None
+    following: Sequence[FollowFigures] = ()
+    """Of judges of what users did after an answer."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,4 +138,5 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             rated,
             leases.find_holder(connection, LEASE, now),
             versions.why_not_served(connection),
+            follow_figures(connection, FeedbackConfig()),
         )

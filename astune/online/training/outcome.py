@@ -88,6 +88,11 @@ def turns_of(data: CommitData, done: CommitUpdates) -> Iterator[LearnedTurn]:
     """The share of each turn in the updates that were taken."""
     for sample in done.taken:
         source = data.sources[sample.episode_id, sample.task_id]
+        if source.method == "distill":  # a span for each token
+            slope = math.fsum(a * w for a, w in zip(sample.advantages, sample.weights, strict=True))
+            size, count = max(sample.weight_sum, 1e-12), len(sample.weights)
+            yield LearnedTurn(sample.episode_id, source.turn_ids[0], "distill", slope / size, size / count, count)
+            continue
         for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
             if weight:
                 turn_id = source.turn_ids[span.turn] if source.turn_ids else None

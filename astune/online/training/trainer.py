@@ -27,6 +27,7 @@ from astune.online.store.feedback import states as feedback
 from astune.online.store.leases import name_of
 from astune.online.training.checkpoint import clean
 from astune.online.training.commit import LEASE, LEASE_SECONDS, CommitSetup, LeaseLost, make, plan_now
+from astune.online.training.following import FollowingJudge
 from astune.online.training.judging import UnratedJudge
 from astune.online.training.plan import Learnable, Plan
 from astune.online.training.weights import Weights
@@ -79,6 +80,7 @@ class Trainer:
         weights = Weights(config.astune, load_engine, self._versions)
         self._setup = CommitSetup(config, database, weights, self._versions, self._holder, clock, phase)
         self._unrated = UnratedJudge(config.astune, database, clock=clock)
+        self._following = FollowingJudge(config.astune, database, clock=clock)
         self._since = clock()
         self._before: list[tuple[int, float]] = []
         """The last commit, and when it ended."""
@@ -150,10 +152,10 @@ class Trainer:
         return done
 
     async def _judge_unrated(self) -> None:
-        """Let the judge score unrated exchanges beside the commits, while this trainer has the lease."""
+        """Let the judges score exchanges beside the commits, while this trainer has the lease."""
         while True:
             if self._is_holder:
-                await self._unrated.judge_unrated()
+                await asyncio.gather(self._following.judge_due(), self._unrated.judge_due())
             await asyncio.sleep(POLL_SECONDS)
 
     def leave(self) -> None:

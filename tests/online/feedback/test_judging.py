@@ -64,21 +64,21 @@ async def test_an_exchange_that_nobody_rated_is_judged_once_it_has_ended(world: 
     world.answer("rated")
     world.say(0.5, about=["rated"])
     judge = judge_of(world)
-    assert (await judge.judge_unrated()).scored == 0
+    assert (await judge.judge_due()).scored == 0
     world.now += 100
-    assert (await judge.judge_unrated()).scored == 1
+    assert (await judge.judge_due()).scored == 1
     assert ASKED == [("what?", "4", 2)]
     found = {judgement.msg_ids: judgement for judgement in judged(world)}
     assert (found["a", "b"].reward, found["a", "b"].authors) == (0.75, (f"judge:{__name__}:fine",))
     assert found[("rated",)].reward == 0.5
-    assert (await judge.judge_unrated()).scored == 0
-    assert (await judge_of(world).judge_unrated()).scored == 0, "after a restart"
+    assert (await judge.judge_due()).scored == 0
+    assert (await judge_of(world).judge_due()).scored == 0, "after a restart"
 
 
 async def test_what_a_person_says_later_takes_the_place_of_the_judge_s(world: World) -> None:
     world.answer("m")
     world.now += 100
-    assert (await judge_of(world).judge_unrated()).scored == 1
+    assert (await judge_of(world).judge_due()).scored == 1
     world.say(0.0, about=["m"])
     (judgement,) = judged(world)
     assert (judgement.reward, judgement.authors) == (0.0, ("ana",))
@@ -95,10 +95,10 @@ async def test_a_judge_that_fails_is_counted_asked_again_and_gives_no_reward(wor
     world.now += 100
     unrated = judge_of(world, judge)
     for _ in range(5):
-        await unrated.judge_unrated()
-        await unrated.judge_unrated()
+        await unrated.judge_due()
+        await unrated.judge_due()
         world.now += 100
-    await judge_of(world, judge).judge_unrated()
+    await judge_of(world, judge).judge_due()
     assert judged(world) == []
     with world.database.reading() as connection:
         assert b"astune_judge_failures_total 3.0\n" in write_metrics(feedback_metrics(connection))
@@ -109,16 +109,16 @@ async def test_the_share_is_the_same_after_a_restart_and_about_what_was_asked_fo
     for name in names:
         world.answer(name)
     world.now += 100
-    assert (await judge_of(world, share=0.5).judge_unrated()).scored == len(judged(world))
+    assert (await judge_of(world, share=0.5).judge_due()).scored == len(judged(world))
     assert {one.msg_ids[0] for one in judged(world)} == {name for name in names if share_of(name) < 0.5}
-    assert (await judge_of(world, share=0.5).judge_unrated()).scored == 0
+    assert (await judge_of(world, share=0.5).judge_due()).scored == 0
     assert abs(sum(share_of(f"chatcmpl-{number}") < 0.3 for number in range(10_000)) / 10_000 - 0.3) < 0.02
 
 
 async def test_without_a_share_no_judge_is_needed_and_with_one_it_is(world: World) -> None:
     world.answer("m")
     world.now += 100
-    assert (await judge_of(world, None, share=0.0).judge_unrated()).scored == 0
+    assert (await judge_of(world, None, share=0.0).judge_due()).scored == 0
     with pytest.raises(ConfigError, match="judge_share needs a judge"):
         judge_of(world, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,9 @@ class World:
         user: str | None = None,
         task_id: str | None = None,
         run_id: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        said: str = "4",
+        tools: tuple[Mapping[str, Any], ...] = (),
     ) -> str:
         """Record an answer, in a conversation of its own unless it is told which."""
         self.now += 1
@@ -82,8 +85,9 @@ class World:
             "stop",
             temperature=temperature,
             excluded=excluded,
-            messages=({"role": "user", "content": question},),
-            response={"role": "assistant", "content": "4"},
+            messages=tuple(messages or ({"role": "user", "content": question},)),
+            tools=tools,
+            response={"role": "assistant", "content": said},
         )
         request = RecordedRequest(
             msg_id=msg_id,

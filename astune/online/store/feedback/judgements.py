@@ -48,6 +48,8 @@ class Judgement:
     """The named users who wrote the last of `corrections`; an empty name stands for all others."""
     cut: bool = False
     """True if an author's sum of named rewards was clipped."""
+    hint: str | None = None
+    """The newest of what judges say that would have been better."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def _judgement(
         authors=_authors(rows),
         raters=_users(row for row in rows if row.value is not None),
         cut=within != sums,
+        hint=_last([row.hint for row in rows]),
         correctors=_users(row for row in rows if corrections and row.correction == corrections[-1]),
         task_id=_last([*(answer.task_id for answer in answers), *(row.task_id for row in rows)]),
         run_id=_last([*(answer.run_id for answer in answers), *(row.run_id for row in rows)]),
@@ -207,9 +210,10 @@ def keep_unrated(connection: sa.Connection, exchanges: Collection[str]) -> list[
     ]
 
 
-def failures(connection: sa.Connection, exchange: str) -> int:
-    """Count how often a judge has failed on an exchange."""
-    return sum(1 for _ in audit.lines(connection, subjects=[exchange], what=JUDGE_FAILED))
+def failures(connection: sa.Connection, exchange: str, author: str) -> int:
+    """Count how often the judge `author` has failed on an exchange."""
+    lines = audit.lines(connection, subjects=[exchange], what=JUDGE_FAILED)
+    return sum(line.details.get("judge", author) == author for line in lines)
 
 
 def _find_last_answers(connection: sa.Connection, exchanges: Collection[str]) -> dict[str, float]:

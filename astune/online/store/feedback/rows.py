@@ -38,6 +38,7 @@ class FeedbackRow:
     state: str
     reason: str | None
     messages: tuple[tuple[str, str], ...] = ()
+    hint: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:

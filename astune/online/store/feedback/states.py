@@ -31,6 +31,7 @@ from astune.online.store.answers import (
     load_answers,
 )
 from astune.online.store.audit import Role
+from astune.online.store.feedback.following import check_following
 from astune.online.store.feedback.outliers import hold_outliers
 from astune.online.store.feedback.rows import JUDGE, FeedbackRow, insert, load, note, write_state
 from astune.online.store.feedback.rules import Facts, decide, winners
@@ -124,6 +125,8 @@ class NewFeedback:
     comment: str | None = None
     task_id: str | None = None
     run_id: str | None = None
+    hint: str | None = None
+    """Of a judge: what would have been better."""
 
     def messages(self, kind: Kind) -> tuple[tuple[str, str], ...]:
         """The answers that a part of that kind is about, as (msg_id, place)."""
@@ -185,6 +188,7 @@ def settle(connection: sa.Connection, rules: FeedbackConfig, now: float, role: R
     ):
         write_state(connection, row, "held", "astune.online.feedback.rewards has no weight for it", now, role)
     hold_outliers(connection, rules, now)
+    _decide(connection, check_following(connection, rules, now), rules, now, role)
 
 
 def mark(
@@ -270,6 +274,7 @@ def _rows(new: NewFeedback) -> list[FeedbackRow]:
             state="new",
             reason=None,
             messages=messages,
+            hint=new.hint,
         )
         rows.append(replace(row, target=_target(row, sorted(row.ids))))
     body = digest(sorted(row.fingerprint for row in rows))
