@@ -11,7 +11,6 @@ from astune.config.schema import AstuneConfig
 from astune.errors import JudgeError
 from astune.online.follow.followed import Followed, find_followed
 from astune.online.follow.verdict import check_follow_verdict, make_follow_judge
-from astune.online.store import audit
 from astune.online.store.feedback import following
 from astune.online.store.feedback.judgements import UnratedExchange, find_unrated
 from astune.online.store.requests import find_request, load_conversation
@@ -25,7 +24,7 @@ MOST_SECONDS = 600.0
 
 class FollowingJudge(ExchangeJudge[Followed]):
     """Scores exchanges by what followed them, with `astune.online.feedback.follow`, as soon as something does. A vote
-    of 1 is the reward `astune.online.feedback.most`, -1 is `least`; 0 is no reward, and is noted in the audit.
+    of 1 is the reward `astune.online.feedback.most`, -1 is `least`; 0 is none: that is feedback which is left out.
 
     Exchanges that people have rated are judged too: their word counts, and the judge's is compared with it.
     """
@@ -38,11 +37,15 @@ class FollowingJudge(ExchangeJudge[Followed]):
         super().__init__(config, database, author=author, share=follow.share, after_seconds=0.0, clock=clock)
         self._judge = make_follow_judge(follow)
         self._silence = follow.silence_seconds
+        self._told_nothing: dict[str, float] = {}
+        """Exchanges that nothing on the main line has followed yet, and when they were last gone on from."""
 
     def find(self, connection: sa.Connection, after: float, until: float) -> list[UnratedExchange]:
         if self._judge is None:
             return []
+        self._told_nothing = {exchange: when for exchange, when in self._told_nothing.items() if when > after}
         found = following.find_followed(connection, after, until)
+        found = [one for one in found if self._told_nothing.get(one.exchange) != one.answered]
         if self._silence is not None:
             silent = find_unrated(connection, after - self._silence, until - self._silence)
             known = {one.exchange for one in found}
@@ -60,20 +63,17 @@ class FollowingJudge(ExchangeJudge[Followed]):
             conversation = load_conversation(connection, find_request(connection, one.exchange) or "")
             rests = self._silence is not None and one.answered <= self._clock() - self._silence
             followed = find_followed(conversation, one.exchange, rests=rests)
-            if followed is not None:
+            if followed is None:
+                self._told_nothing[one.exchange] = one.answered
+            else:
                 seen[one.exchange] = followed
         return seen
 
-    async def ask(self, exchange: UnratedExchange, material: Followed) -> JudgeScore | None:
+    async def ask(self, exchange: UnratedExchange, material: Followed) -> JudgeScore:
         assert self._judge is not None, "without a judge nothing is found"
         finished, found = await within(self._judge.judge(material), MOST_SECONDS, "the judge of what followed")
         if not finished:
             raise JudgeError(f"the judge of what followed took longer than {MOST_SECONDS:g} s")
         found = check_follow_verdict(found)
-        if not found.vote:
-            return None
-        reward = self.rules.most if found.vote > 0 else self.rules.least
+        reward = {1: self.rules.most, 0: None, -1: self.rules.least}[found.vote]
         return JudgeScore(reward, found.reason, found.hint)
-
-    def note_silence(self, connection: sa.Connection, exchange: UnratedExchange, now: float) -> None:
-        audit.say(connection, "train", following.SAYS_NOTHING, exchange.exchange, now=now, judge=self.author)

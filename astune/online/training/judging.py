@@ -50,9 +50,9 @@ class JudgedExchanges:
 
 @dataclass(frozen=True)
 class JudgeScore:
-    """A reward with its reason, and perhaps what would have been better."""
+    """A reward with its reason, and perhaps what would have been better. None says that nothing can be told."""
 
-    reward: float
+    reward: float | None
     reason: str
     hint: str | None = None
 
@@ -97,8 +97,8 @@ class ExchangeJudge(ABC, Generic[Material]):
         """Read what the judge is shown, by exchange. Those that it is not shown are left out."""
 
     @abstractmethod
-    async def ask(self, exchange: UnratedExchange, material: Material) -> JudgeScore | None:
-        """The judge's score; None if there is nothing to say. May raise anything where the judge cannot tell."""
+    async def ask(self, exchange: UnratedExchange, material: Material) -> JudgeScore:
+        """The judge's score. May raise anything where the judge fails."""
 
     async def judge_due(self) -> JudgedExchanges:
         """Looks for exchanges that have come of age, and waits for the judge."""
@@ -111,9 +111,6 @@ class ExchangeJudge(ABC, Generic[Material]):
 
         told = await asyncio.gather(*(one(*each) for each in due))
         return JudgedExchanges(told.count(True), told.count(False), told.count(None))
-
-    def note_silence(self, connection: sa.Connection, exchange: UnratedExchange, now: float) -> None:
-        """Note that there was nothing to say."""
 
     def _due(self) -> list[tuple[UnratedExchange, Material]]:
         now = self._clock()
@@ -133,15 +130,11 @@ class ExchangeJudge(ABC, Generic[Material]):
     async def _score(self, exchange: UnratedExchange, material: Material) -> bool | None:
         try:
             score = await self.ask(exchange, material)
-            if score is not None and not self.rules.least <= score.reward <= self.rules.most:
+            if score.reward is not None and not self.rules.least <= score.reward <= self.rules.most:
                 raise JudgeError(f"a reward of {score.reward:g} is out of bounds")
         except Exception as error:  # whatever a judge of one's own raises: it says nothing about the answer
             self._note_failure(exchange, error)
             return False
-        if score is None:
-            with self._database.writing() as connection:
-                self.note_silence(connection, exchange, self._clock())
-            return None
         new = NewFeedback(
             received=self._clock(),
             author=self.author,
@@ -152,7 +145,7 @@ class ExchangeJudge(ABC, Generic[Material]):
             hint=score.hint,
         )
         self._database.write(lambda connection: add(connection, new, self.rules, role="train"))
-        return True
+        return None if score.reward is None else True
 
     def _note_failure(self, exchange: UnratedExchange, error: Exception) -> None:
         now = self._clock()

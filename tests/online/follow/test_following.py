@@ -25,11 +25,13 @@ from astune.online.store.feedback.states import settle
 from astune.online.training.following import FollowingJudge
 from astune.online.training.log import status_of
 from astune.online.wire import ConversationRecord, read_wire
-from astune.store.database import open_database
+from astune.store.database import Database, open_database
 from astune.store.tables import feedback
 from astune.support.http.metrics import write_metrics
 from tests.online.training.world import World, config_of
 from tests.rows import each_row
+from tests.store.databases import database as database
+from tests.store.databases import url as url
 
 SEEN: list[Followed] = []
 SYSTEM = {"role": "system", "content": "You add."}
@@ -51,6 +53,12 @@ def world(tmp_path: Path) -> Iterator[World]:
     SEEN.clear()
     with closing(open_database(f"sqlite:///{tmp_path}/online.db")) as database:
         yield World(database, tmp_path)
+
+
+@pytest.fixture
+def any_world(database: Database, tmp_path: Path) -> World:
+    SEEN.clear()
+    return World(database, tmp_path)
 
 
 def judge_of(world: World, name: str = "watch", **keys: Any) -> FollowingJudge:
@@ -100,8 +108,10 @@ async def test_the_next_message_is_what_followed_and_is_judged_once(world: World
     (judgement,) = judged(world)
     assert (judgement.msg_ids, judgement.reward) == (("a0",), 0.0)
     assert judgement.authors == (f"judge:follow:{__name__}:watch",)
-    (row,) = world.rows(feedback)
-    assert (row["comment"], row["hint"]) == ("why", "a hint")
+    rows = [(row["value"], row["state"], row["comment"], row["hint"]) for row in world.rows(feedback)]
+    assert rows == [(0.0, "counts", "why", "a hint"), (None, "left_out", "why", "a hint")]
+    with world.database.reading() as connection:
+        assert [each.votes for each in follow_figures(connection, FeedbackConfig())] == [{"-1": 1, "0": 1}]
     assert (await judge_of(world).judge_due()).scored == 0, "after a restart"
     assert len(SEEN) == 2
 
@@ -249,7 +259,8 @@ def settled(world: World) -> Mapping[str, str]:
     return {"states": " ".join(sorted(set(free))), "audit": " ".join(lines), "trusted": str(figures.trusted)}
 
 
-async def test_a_judge_that_disagrees_with_people_is_held_until_it_agrees_again(world: World) -> None:
+async def test_a_judge_that_disagrees_with_people_is_held_until_it_agrees_again(any_world: World) -> None:
+    world = any_world
     judge = judge_of(world, least_compared=12)
     talk(world, "free", "1+1?", "2", "+", "ok", user="zoe")
     await judge.judge_due()
@@ -275,7 +286,8 @@ async def test_one_user_s_thumbs_make_no_judge_trusted(world: World) -> None:
     assert figures.compared == 5
 
 
-async def test_a_user_who_praises_everything_is_held_as_far_off(world: World) -> None:
+async def test_a_user_who_praises_everything_is_held_as_far_off(any_world: World) -> None:
+    world = any_world
     for number in range(12 * 10):
         who = f"user {number % 12}"
         talk(world, f"h{number}-", "2+2?", "4", "No." if number // 12 % 10 else "+", "5", user=who)

@@ -24,8 +24,6 @@ from astune.store.tables import audit as audit_table
 from astune.store.tables import feedback, feedback_messages, requests
 
 FOLLOWING = f"{JUDGE}follow:"
-SAYS_NOTHING = "follow_says_nothing"
-"""The kind of the audit line about an exchange whose follow-up tells nothing; the judge is not asked again."""
 DISTRUSTED, TRUSTED = "follow_judge_distrusted", "follow_judge_trusted"
 """The kinds of audit lines about a judge. The last of them says whether it is trusted."""
 WHY_HELD = "its judge agrees too little with people (astune.online.feedback.follow.least_agreement)"
@@ -43,7 +41,7 @@ _ITS_REQUEST = requests.c.msg_id == feedback_messages.c.msg_id
 
 def find_followed(connection: sa.Connection, after: float, until: float) -> list[UnratedExchange]:
     """Find the exchanges after which something came, after `after` and not after `until`, and of which no judge of what
-    followed has spoken; those that people have rated too. `answered` is when it came, the oldest first.
+    followed has spoken; those that people have rated too. `answered` is when the last of it came, the oldest first.
 
     A request may follow an exchange, stand in its place, or show by going on from another that that one followed it.
     """
@@ -67,7 +65,7 @@ def find_followed(connection: sa.Connection, after: float, until: float) -> list
     came: dict[str, float] = {}
     for chosen in (follows, far, instead):
         for exchange, when in connection.execute(chosen.where(*new)):
-            came[exchange] = min(when, came.get(exchange, when))
+            came[exchange] = max(when, came.get(exchange, when))
     found = keep_followed(connection, sorted(came, key=lambda each: (came[each], each)))
     return [UnratedExchange(one.exchange, one.msg_ids, one.client, came[one.exchange]) for one in found]
 
@@ -76,10 +74,8 @@ def keep_followed(connection: sa.Connection, exchanges: Collection[str]) -> list
     """Keep the exchanges of which no judge of what followed has spoken, in the same order. Redacted ones are left
     out."""
     spoken = sa.select(requests.c.exchange).join(feedback_messages, _ITS_REQUEST).join(feedback, _ITS_ANSWER)
-    silent = sa.select(audit_table.c.subject).where(audit_table.c.what == SAYS_NOTHING)
     redacted = sa.select(requests.c.exchange).where(requests.c.redacted)
     done = find_of(connection, exchanges, lambda some: spoken.where(_OF_FOLLOWING, requests.c.exchange.in_(some)))
-    done |= find_of(connection, exchanges, lambda some: silent.where(audit_table.c.subject.in_(some)))
     done |= find_of(connection, exchanges, lambda some: redacted.where(requests.c.exchange.in_(some)))
     known = load_answers(connection, [exchange for exchange in exchanges if exchange not in done])
     last: dict[str, tuple[int, str, float]] = {}
@@ -113,16 +109,11 @@ def follow_figures(connection: sa.Connection, rules: FeedbackConfig) -> list[Fol
     middle = (rules.least + rules.most) / 2
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     held: Counter[str] = Counter()
-    counted = sa.select(feedback.c.author, feedback.c.value > middle, feedback.c.state == "held", sa.func.count())
-    for author, liked, is_held, count in connection.execute(
-        counted.where(_OF_FOLLOWING).group_by(feedback.c.author, feedback.c.value > middle, feedback.c.state == "held")
-    ):
-        votes[author]["+1" if liked else "-1"] += count
-        held[author] += count if is_held else 0
-    judge = audit_table.c.details["judge"].as_string()
-    silent = sa.select(judge, sa.func.count()).where(audit_table.c.what == SAYS_NOTHING).group_by(judge)
-    for author, count in connection.execute(silent):
-        votes[author]["0"] += count
+    columns = (feedback.c.author, feedback.c.value, feedback.c.state)
+    counted = sa.select(*columns, sa.func.count()).where(_OF_FOLLOWING).group_by(*columns)
+    for author, value, state, count in connection.execute(counted):
+        votes[author]["0" if value is None else "+1" if value > middle else "-1"] += count
+        held[author] += count if state == "held" else 0
     found = []
     for author in sorted(votes):
         pairs = _pairs(connection, author, middle)

@@ -53,6 +53,8 @@ def decide(row: FeedbackRow, facts: Facts, rules: FeedbackConfig) -> tuple[str, 
         return "refused", refusal
     if row.kind == "correction" and row.correction is None:
         return "left_out", "astune.online.redact left nothing of the correction"
+    if row.kind == "number" and row.value is None:
+        return "left_out", "what followed tells nothing of the answer"
     over = facts.now >= row.received + rules.wait_seconds
     if missing and not over:
         return "waits", f"{len(missing)} of {len(row.ids)} answers are not known yet"
