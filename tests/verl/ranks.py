@@ -28,10 +28,12 @@ ADAPTER = ("astune.model.lora={rank: 5}", "astune.seed=0")
 
 
 def config_of(algorithm: str, folder: Path) -> AlgorithmConfig:
+    """A teacher, or a reference and an entropy bonus, with "ppo" a critic beside them."""
     if algorithm.startswith("distill"):
         return AlgorithmConfig(method="distill", teacher=str(folder / "teacher"))
     if algorithm.startswith("ppo"):
-        return AlgorithmConfig(advantage="gae", critic=CriticConfig(learning_rate=0.01, updates=2, value_clip=0.5))
+        critic = CriticConfig(learning_rate=0.01, updates=2, value_clip=0.5)
+        return AlgorithmConfig(advantage="gae", critic=critic, kl_beta=0.1, entropy_bonus=0.01)
     return AlgorithmConfig(kl_beta=0.1, entropy_bonus=0.01)
 
 

@@ -144,7 +144,7 @@ async def test_methods_that_learn_from_examples_take_the_updates_of_local(
     config = AlgorithmConfig.model_validate(values)
     local, loaded = local_learner(model_dir, config)
     verl = verl_learner(workers, config)
-    for number in range(3):
+    for number in range(2):
         figures = []
         for learner in (local, verl):
             method = method_of(config)

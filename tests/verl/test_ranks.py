@@ -26,11 +26,9 @@ from tests.verl.test_learner import apart
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "rl": [(2, 2), (3, 1)],
-    "shared": [(2, 2)],
-    "lora": [(2, 2), (3, 1)],
     "distill_lora": [(2, 1)],
-    "ppo_lora": [(2, 1), (3, 1)],
-    "ppo_shared": [(2, 1)],
+    "ppo_lora": [(2, 2), (3, 1)],
+    "ppo_shared": [(2, 2)],
 }
 """So many ranks that take so many updates, by what they learn with."""
 OF_LOCAL = {"tokens/packed", "tokens/flattened_per_packed", "critic/split_for_memory"}

@@ -62,12 +62,11 @@ def distilled(teacher: Path | TeacherConfig, loss: str = "ppo_clip") -> Algorith
     return AlgorithmConfig.model_validate({"method": "distill", "teacher": named, "loss": loss})
 
 
-@pytest.mark.parametrize("loss", ["ppo_clip", "gspo"])
 async def test_three_updates_towards_a_teacher_give_the_weights_of_local(
-    workers: OneProcess, models: tuple[Path, Path], loss: str
+    workers: OneProcess, models: tuple[Path, Path]
 ) -> None:
     """`branching_samples` have answers at two temperatures, at which the teacher is asked."""
-    config = distilled(models[1], loss)
+    config = distilled(models[1])
     local, loaded = local_learner(models[0], config)
     verl = verl_learner(workers, config)
     for number in range(3):
