@@ -85,22 +85,24 @@ def test_a_push_that_was_cut_goes_on_and_the_card_says_what_it_is(tmp_path: Path
     assert kept == [] and list((run / "checkpoints").iterdir()) == [run / "checkpoints" / "step_000004"]
 
 
-def test_a_dry_run_sends_nothing_and_needs_no_token(tmp_path: Path, hub: FakeHub) -> None:
+def test_a_dry_run_sends_nothing_needs_no_token_and_has_the_licence_of_the_bases_card(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    run, hub.licenses = make_run(tmp_path, "Qwen/Qwen3-0.6B"), {"Qwen/Qwen3-0.6B": "apache-2.0"}
     out = tmp_path / "out"
-    done = push(tmp_path, hub.url, make_run(tmp_path), "--dry-run", "--out", str(out), token=None)
+    done = push(tmp_path, hub.url, run, "--dry-run", "--out", str(out), token=None)
     assert done.returncode == 0, done.stderr
     assert (
         "model.safetensors\n" in done.stdout
         and f"nothing was sent: --dry-run; the card is {out / 'README.md'}" in done.stdout
     )
-    assert (out / "README.md").is_file() and hub.private == {}
+    head = yaml.safe_load((out / "README.md").read_text().split("---\n")[1])
+    assert (head["license"], head["base_model"], hub.private) == ("apache-2.0", "Qwen/Qwen3-0.6B", {})
 
 
-def test_the_licence_of_a_base_on_the_hub_is_that_of_its_card(tmp_path: Path, hub: FakeHub) -> None:
-    run, hub.licenses = make_run(tmp_path, "Qwen/Qwen3-0.6B"), {"Qwen/Qwen3-0.6B": "apache-2.0"}
-    assert push(tmp_path, hub.url, run, "--public").returncode == 0
-    head = yaml.safe_load(hub.files["README.md"].decode().split("---\n")[1])
-    assert (head["license"], head["base_model"]) == ("apache-2.0", "Qwen/Qwen3-0.6B")
+def test_a_public_push_asks_for_a_public_repository(tmp_path: Path, hub: FakeHub) -> None:
+    hub.fail_commits = 1
+    push(tmp_path, hub.url, make_run(tmp_path), "--public")
     assert hub.private == {"me/my-agent": False}
 
 
@@ -109,7 +111,6 @@ def test_the_licence_of_a_base_on_the_hub_is_that_of_its_card(tmp_path: Path, hu
     [
         ("owner/none", (), TOKEN, "--push: the licence of the base owner/none is not known"),
         ("tiny", (), None, "--push: no token; set HF_TOKEN, or run `hf auth login`"),
-        ("tiny", (), "another", "401 Unauthorized"),
         ("tiny", ("--dry-run",), TOKEN, "--out: not given; name a new folder"),
         ("tiny", ("--push", "my agent"), TOKEN, "--push my agent: expected ORG/NAME"),
     ],
