@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = (), *, asks: bool = False) -> str:
     """A Content-Security-Policy for these inline scripts and styles, given as they stand between their tags. `asks`:
-    the page may ask the server that it came from, and no other.
+    the page may ask the server that it came from, by script and form, and no other.
 
     A `style` attribute, as the length of a bar, is let through: it can load nothing.
     """
@@ -26,7 +26,7 @@ def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = (), *, a
         "img-src": ["data:"],
         **({"connect-src": ["'self'"]} if asks else {}),
         "base-uri": ["'none'"],
-        "form-action": ["'none'"],
+        "form-action": ["'self'" if asks else "'none'"],
     }
     return "; ".join(f"{name} {' '.join(values)}" for name, values in sources.items())
 

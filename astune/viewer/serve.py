@@ -1,10 +1,11 @@
-"""The page over HTTP on this machine only, written anew whenever the run has grown, so that a run can be watched."""
+"""Pages over HTTP on this machine only: that of a run, written anew whenever the run has grown, so that it can be
+watched; and those of the online service's operator."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -38,17 +39,25 @@ def view_app(run: Path, folder: Path) -> Guarded:
                 written[:] = [state]
         return folder / "view.html"
 
-    headers = {
+    async def answer(request: Request) -> FileResponse:
+        path = await run_in_threadpool(page)
+        return FileResponse(path, media_type="text/html; charset=utf-8", headers=page_headers(view_policy()))
+
+    return guard_pages([Route("/", answer)])
+
+
+def page_headers(policy: str) -> dict[str, str]:
+    """The headers of a page with this Content-Security-Policy."""
+    return {
         "Cache-Control": "no-store",
-        "Content-Security-Policy": f"{view_policy()}; frame-ancestors 'none'",
+        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
     }
 
-    async def answer(request: Request) -> FileResponse:
-        path = await run_in_threadpool(page)
-        return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
-    return Guarded(Starlette(routes=[Route("/", answer)]), lambda error: PlainTextResponse(error.message, 400))
+def guard_pages(routes: Sequence[Route]) -> Guarded:
+    """An app that answers these, and nobody who comes by another name or from a page of others."""
+    return Guarded(Starlette(routes=routes), lambda error: PlainTextResponse(error.message, 400))
 
 
 def _state(run: RunDir) -> tuple[tuple[str, int, int], ...]:
@@ -59,6 +68,12 @@ def _state(run: RunDir) -> tuple[tuple[str, int, int], ...]:
 
 
 def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serves the page of a run as `serve_pages` does."""
+    with tempfile.TemporaryDirectory(prefix="astune_view_") as folder:
+        serve_pages(view_app(run, Path(folder)), port, ready)
+
+
+def serve_pages(app: Guarded, port: int, ready: Callable[[str], None]) -> None:
     """Serves until Ctrl-C. `port` 0 takes any that is free. `ready` is told the address once connections are taken.
 
     Raises ConfigError if the port is taken.
@@ -68,7 +83,5 @@ def serve_view(run: Path, port: int, ready: Callable[[str], None]) -> None:
     except OSError as error:
         told = error.strerror or error
         raise ConfigError(f"--port {port}: {told}; another one may be free, --port 0 takes any") from error
-    with tempfile.TemporaryDirectory(prefix="astune_view_") as folder, listener:
-        app = view_app(run, Path(folder))
-        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            asyncio.run(serve_until_signal(server_config(app), listener, lambda: ready(f"{url_of(HOST, listener)}/")))
+    with listener, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        asyncio.run(serve_until_signal(server_config(app), listener, lambda: ready(f"{url_of(HOST, listener)}/")))

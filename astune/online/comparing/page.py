@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 
 from astune.viewer.content_policy import content_policy
 from astune.viewer.page import read_parts, render
+from astune.viewer.serve import page_headers
 
 PAGE = Path(__file__).parent / "page"
 
@@ -17,12 +18,7 @@ PAGE = Path(__file__).parent / "page"
 def answer_page() -> HTMLResponse:
     """Answer with the page, which holds nothing that was said."""
     text, policy = _page()
-    headers = {
-        "Cache-Control": "no-store",
-        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
-        "X-Content-Type-Options": "nosniff",
-    }
-    return HTMLResponse(text, headers=headers)
+    return HTMLResponse(text, headers=page_headers(policy))
 
 
 @cache
