@@ -20,7 +20,7 @@ from astune.monitor.jsonl import LineFile
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir, runs_folder
 from astune.plugins import load_plugin
-from astune.prompts.attempts import usage_of
+from astune.prompts.attempts import TaskResult, usage_of
 from astune.prompts.candidates import Candidates, PromptCandidate, Texts
 from astune.prompts.problem import Problem, SearchEnds
 from astune.prompts.record import CANDIDATES, REFLECTIONS, RESULT, SearchPlan, SearchRecord, as_read
@@ -187,6 +187,8 @@ class _Search:
             raise ConfigError(f"the workflow cannot be played: {begun.attempts[0].error}")
         if first is None and not _names(chosen, texts):
             raise ConfigError(_never_asked(chosen, texts))
+        for name in _names(chosen, texts):
+            _check_filled(name, self._given.get(name, texts.asked[name]), begun)
         await problem.play(first or {}, everywhere)
         results = problem.candidates.first.results.values()
         attempts = [attempt for result in results for attempt in result.attempts]
@@ -200,10 +202,6 @@ class _Search:
             problem.candidates.rename_first(first)
             self._about = replace(self._about, first=first)
             self._record.save_about(self._about)
-        for name, text in first.items():
-            for held in sorted(placeholders(text)):
-                if any(f"{{{held}}}" in attempt.transcript for attempt in attempts):
-                    self._progress.warn(f"prompt {name!r}: nothing fills {{{held}}}: the model sees it as it stands")
         problem.candidates.save()
         self._tell(problem.candidates.first)
 
@@ -298,6 +296,17 @@ def _names(chosen: Sequence[str], texts: NamedTexts) -> list[str]:
     """The names to tune: those that are chosen, else all that the workflow asks for itself, no tools and skills."""
     own = [name for name in texts.asked if not name.startswith((TOOL, SKILL))]
     return [name for name in chosen if name in texts.asked] if chosen else own
+
+
+def _check_filled(name: str, text: str, result: TaskResult) -> None:
+    """Raise ConfigError where the model saw a placeholder of the text as it stands, which is not the task's own."""
+    for held in sorted(placeholders(text)):
+        shown = f"{{{held}}}"
+        if shown not in result.query and any(shown in attempt.transcript for attempt in result.attempts):
+            raise ConfigError(
+                f"prompt {name!r} has the placeholder {shown}, and nothing fills it: the model sees it as it stands. "
+                f"Fill it in the workflow, as by tuner.prompt({name!r}, ..., {held}=...), or write it without braces"
+            )
 
 
 def _never_asked(chosen: Sequence[str], texts: NamedTexts) -> str:

@@ -140,13 +140,16 @@ def test_a_parameter_of_the_workflow_is_a_text() -> None:
         search(world.repeat)
 
 
-def test_bad_input_is_refused_with_what_to_do() -> None:
+def test_bad_input_is_refused_with_what_to_do(folder: Path) -> None:
+    (folder / "town.md").write_text("You serve in {town}.")
     with pytest.raises(ConfigError, match=r"never asks for a text that could be tuned"):
         search(world.silent)
     with pytest.raises(ConfigError, match=r"never asks for 'sistem'\. Did you mean 'system'\?"):
         search(tune=["sistem"])
     with pytest.raises(ConfigError, match=r"has the placeholder \{town\}, and nothing fills it"):
         search(world.solve_in_city, prompts={"system": "You serve in {town}."})
+    with pytest.raises(ConfigError, match=r"'system_prompt' has the placeholder \{town\}, and nothing fills it"):
+        search(world.repeat, files={"system_prompt": "town.md"})
     with pytest.raises(TaskError, match=r"leaves 8 to search on and 4 to test on; expected 3 and 6"):
         search(count=12)
     with pytest.raises(ConfigError, match=r"astune\.prompts\.reflection\.models: not set"):
