@@ -26,7 +26,7 @@ def sequence_svg(looks: Sequence[Mapping[str, Any]], title: str) -> str:
     parts.append(f'<text class="strong" x="20" y="24">{escape(title)}</text>')
     parts += value_axis(frame, "difference")
     parts.append(
-        f'<path class="raw" style="stroke-dasharray:4 4" d="{frame.path([(0, 0.0), (frame.steps[1], 0.0)])}"/>'
+        f'<path class="raw" style="stroke-dasharray:4 4" d="{frame.path([(0, 0.0), (int(frame.steps[1]), 0.0)])}"/>'
     )
     points = []
     for number, look in enumerate(known):

@@ -26,7 +26,7 @@ def traffic_by_version(connection: sa.Connection, since: float) -> dict[int, Map
     """Sum the traffic of each version from that time on, in seconds since 1970."""
     sums = [sa.func.sum(traffic.c[name]).label(name) for name in COUNTS]
     recent = sa.select(traffic.c.version, *sums).where(traffic.c.minute >= int(since // 60))
-    return {row["version"]: row for row in connection.execute(recent.group_by(traffic.c.version)).mappings()}
+    return {row["version"]: dict(row) for row in connection.execute(recent.group_by(traffic.c.version)).mappings()}
 
 
 def feedback_by_source(connection: sa.Connection) -> dict[str, Counter[str]]:
