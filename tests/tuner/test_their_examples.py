@@ -1,4 +1,4 @@
-"""AgentScope's own examples of its tuner, which are not here: `examples/tuner` of its release 1.0.21, where the variable
+"""AgentScope's own examples of its tuner, which are not here: `examples/tuner` of release 1.0.21, where the variable
 AGENTSCOPE_TUNER_EXAMPLES names that folder. Each has one import changed, its data and model made small, and scripted
 APIs in the place of DashScope."""
 

@@ -217,9 +217,9 @@ def find_shared_parts(tree: PackedTree) -> tuple[SharedKeys, ...]:
 def _parts(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, ...], device: torch.device) -> TreeParts:
     buckets: dict[tuple[int, int, int], list[_Piece]] = defaultdict(list)
     for piece in _cut_pieces(tree, window, shared):
-        width = max(SMALLEST_WIDTH, _round_up(len(piece.keys)))
+        width = max(SMALLEST_WIDTH, _next_power(len(piece.keys)))
         own = len(buckets) if piece.is_long else -1
-        buckets[max(SMALLEST_BLOCK, _round_up(len(piece.queries))), width, own].append(piece)
+        buckets[max(SMALLEST_BLOCK, _next_power(len(piece.queries))), width, own].append(piece)
     where = np.empty(len(tree.tokens), np.int64)
     place = 0
     for (queries, *_), bucket in buckets.items():
@@ -247,7 +247,7 @@ def _cut_pieces(tree: PackedTree, window: int | None, shared: tuple[SharedKeys, 
                 yield _Piece(path[first:last], path[start:last][kept[start:last]])
 
 
-def _round_up(number: int) -> int:
+def _next_power(number: int) -> int:
     """The next one that is not smaller."""
     return 1 << (number - 1).bit_length()
 
