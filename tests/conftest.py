@@ -9,7 +9,7 @@ from hypothesis import Phase, settings
 
 from tests.garbage import collect_all, keep_frozen
 
-settings.register_profile("astune", deadline=None, max_examples=50)
+settings.register_profile("astune", deadline=None)
 # PYTEST_ARGS=--hypothesis-profile=thorough
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 # For scripts/planted_faults: a failure is not made small.

@@ -158,17 +158,21 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.release
-def test_the_loss_on_examples_goes_down(tmp_path: Path) -> None:
-    """In CI their rows, their loss and the configuration are tested, and a whole run with pairs."""
+def test_the_loss_on_examples_goes_down_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    """In CI their rows, their loss and the configuration are tested, a whole run with pairs, and a resumed one with
+    tasks."""
     write_job(tmp_path, "sft", EXAMPLES)
     output = run(tmp_path)
     assert "note not used by method sft: astune.rollout.num_repeat" in output and "Done after 3 steps" in output
     first = losses(tmp_path)
     assert [step for step, _ in first] == [1, 2, 3] and first[0][1] > first[1][1] > first[2][1]
+    run(tmp_path, "--resume", "astune.trainer.total_steps=4")
+    *before, (step, loss) = losses(tmp_path)
+    assert before == first and step == 4 and loss < first[2][1]
 
 
 @pytest.mark.slow
-def test_preferred_answers_become_more_likely_than_rejected_ones_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
+def test_preferred_answers_become_more_likely_than_rejected_ones(tmp_path: Path) -> None:
     write_job(tmp_path, "dpo", PAIRS)
     run(tmp_path)
     before = losses(tmp_path)
@@ -176,8 +180,5 @@ def test_preferred_answers_become_more_likely_than_rejected_ones_and_a_resumed_r
     assert before[0][1] == pytest.approx(0.6931, abs=1e-3) and before[2][1] < before[0][1]
     checkpoints = sorted(path.name for path in (tmp_path / "runs/p/n/checkpoints").iterdir())
     assert checkpoints == ["step_000002", "step_000003"]
-    run(tmp_path, "--resume", "astune.trainer.total_steps=4")
-    *first, (step, loss) = losses(tmp_path)
-    assert first == before and step == 4 and loss < before[2][1]
     *_, row = (row for row in read_metrics(tmp_path / "runs/p/n/metrics.jsonl") if "preference/accuracy" in row)
     assert row["preference/accuracy"] == 1
