@@ -16,7 +16,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from astune.api.evaluate import evaluate
 from astune.api.judge import judge
@@ -31,6 +31,9 @@ from astune.online.agent.preferences import HumanPreferenceCollector as HumanPre
 from astune.support.concurrency import outside_loop, run_and_leave
 from astune.task_judge.tool_use.calls import tool_calls
 from astune.types import Episode, Task, Verdict
+
+if TYPE_CHECKING:
+    from astune.online.release.ab_test import ABTest
 
 __all__ = [
     "ABTestFramework",
@@ -318,6 +321,20 @@ class DPOTrainer:
         return tune(**{"astune.trainer.examples": str(self._path)}, **self.keys)
 
 
+def ABTestFramework(
+    model_a: str,
+    model_b: str,
+    traffic: Mapping[str, float] | None = None,
+    metrics: Collection[str] = ("user_satisfaction",),
+    conf: str = "service.yaml",
+    **keys: Any,
+) -> ABTest:
+    """A test of two versions of a running service on its users, with `run` and `switch_traffic`."""
+    from astune.online.release.ab_test import ABTest
+
+    return ABTest(model_a, model_b, traffic or {"a": 0.5, "b": 0.5}, metrics, conf, keys)
+
+
 class _NotThere:
     """A name of the article that needs what is not built yet."""
 
@@ -339,10 +356,6 @@ class ModelManager(_NotThere):
         "checkpoints are kept by number (astune.trainer.keep_checkpoints, keep_best), and `astune export` writes one "
         "as a model. No names of versions, no rollback of a service"
     )
-
-
-class ABTestFramework(_NotThere):
-    today = "astune.evaluate(..., models=[A, B]) compares two on the same tasks by paired tests. No live traffic"
 
 
 class MultiAgentGame(_NotThere):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -182,6 +183,48 @@ class CommitConfig(Section):
     )
 
 
+class GuardrailConfig(Section):
+    """Each is how much worse the challenger may be than the champion; null: as much as it will."""
+
+    errors: PositiveFloat | None = Field(0.02, description="share of the requests that fail")
+    empty: PositiveFloat | None = Field(0.02, description="share of the requests with an empty answer")
+    slow: PositiveFloat | None = Field(0.05, description="share of the requests that take too long")
+    tool_failures: PositiveFloat | None = Field(0.05, description="share of the calls of tools that fail")
+    tokens: PositiveFloat | None = Field(0.5, description="of a request, as a part of the champion's")
+    seconds: PositiveFloat | None = Field(None, description="of a request, as a part of the champion's")
+    rated: PositiveFloat | None = Field(0.1, description="share of the exchanges that people rate, which may be less")
+    metric: PositiveFloat | None = Field(0.05, description="the metric that decides, which may be less")
+
+
+class ReleaseConfig(Section):
+    """A new version earns its traffic: what is compared, and what ends a test."""
+
+    stages: list[Annotated[float, Field(gt=0.0, le=1.0)]] = Field(
+        [0.05, 0.25, 1.0], min_length=1, description="the challenger's share of the users in each stage, widening"
+    )
+    metric: str = Field(
+        "reward",
+        min_length=1,
+        description="what decides: reward or thumbs of people, judged (by astune.task_judge), or the name of a reward",
+    )
+    secondary: list[str] = Field(
+        default_factory=list, description="metrics that are shown beside it, with Holm's correction"
+    )
+    effect: PositiveFloat = Field(0.05, description="the smallest difference of the metric that matters")
+    alpha: float = Field(
+        0.05, gt=0.0, lt=1.0, description="the chance of a false alarm over all looks, where versions are alike"
+    )
+    guardrails: GuardrailConfig = Field(
+        default_factory=GuardrailConfig, description="what the challenger may be worse in; more rolls it back"
+    )
+
+    @model_validator(mode="after")
+    def _stages_widen(self) -> ReleaseConfig:
+        if any(after <= before for before, after in pairwise(self.stages)):
+            raise ValueError(f"stages {self.stages}: each must be larger than the one before, so that nobody goes back")
+        return self
+
+
 class OnlineConfig(Section):
     folder: Annotated[str | None, Located("folder")] = Field(
         None, description="of the service: versions, figures; null: <runs_dir>/<project>/<experiment>"
@@ -196,3 +239,4 @@ class OnlineConfig(Section):
     serve: ServeConfig = Field(default_factory=ServeConfig, description="the service")
     feedback: FeedbackConfig = Field(default_factory=FeedbackConfig, description="what is made of what users say")
     commit: CommitConfig = Field(default_factory=CommitConfig, description="when and from what a version is made")
+    release: ReleaseConfig = Field(default_factory=ReleaseConfig, description="how a version becomes champion")

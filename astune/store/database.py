@@ -214,10 +214,7 @@ def _copy(connection: sa.Connection, revision: str) -> None:
     file = file_of(connection)
     copy, new = file.with_name(f"{file.name}{COPY}{revision}"), file.with_name(f"{file.name}.copy")
     try:
-        os.close(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))  # nobody else may read it meanwhile
-        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(new)) as target:
-            source.backup(target)
-        shutil.copymode(file, new)
+        copy_sqlite(file, new)
         os.replace(new, copy)
     except (sqlite3.Error, OSError) as error:
         new.unlink(missing_ok=True)
@@ -225,6 +222,14 @@ def _copy(connection: sa.Connection, revision: str) -> None:
             f"the tables of {file} are not brought up to date, as no copy of it can be written beside it: {error}"
         ) from error
     logger.warning("the tables of %s are brought to revision %s; %s has it as it was before", file, revision, copy)
+
+
+def copy_sqlite(file: Path, to: Path) -> None:
+    """Write what SQLite's file holds at one moment into a new file, whoever writes meanwhile."""
+    os.close(os.open(to, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))  # nobody else may read it meanwhile
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+    shutil.copymode(file, to)
 
 
 def copies_of(database: Database) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
-from astune.cli.online import held, stored, train, ui
+from astune.cli.online import backup, compare, held, stored, train, ui
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import MissingDependency
 from astune.support.run_log import file_logger, open_log
@@ -44,7 +44,7 @@ def add_online(commands: Commands) -> None:
     for each in (both, serve):
         add_conf(each, "the service's configuration")
         add_overrides(each)
-    for module in (train, stored, held, ui):
+    for module in (train, stored, held, compare, backup, ui):
         module.add_actions(actions)
 
 
