@@ -46,15 +46,17 @@ LAYERS = tuple(layer for ring in RINGS.values() for layer in ring)
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEAVY = {"torch", "transformers", "vllm", "ray", "trinity", "verl", "agentscope", "datasets", "peft", "trl"}
 HEAVY |= {"gymnasium", "reasoning_gym", "appworld", "loguru", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"}
+HEAVY |= {"opentelemetry"}
 PLACES = {
     "loguru": {"support/run_log.py"},
+    "opentelemetry": {"online/telemetry.py"},
     "datasets": {"task_reader/huggingface.py"},
     "gymnasium": {"worlds/gymnasium_env.py"},
     "reasoning_gym": {"workers/reasoning_gym_worker.py"},
     "appworld": {"worlds/appworld_worker.py"},
     **{name: {f"monitor/trackers/{name}.py"} for name in ("tensorboard", "wandb", "swanlab", "mlflow", "trackio")},
 }
-"""Where the libraries of readers, environments and trackers may be imported, and that of logs."""
+"""Where the libraries of readers, environments and trackers may be imported, and those of logs and traces."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MODULES = sorted(

@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from astune.config.chat_models import AskedModelsConfig
 from astune.config.section import Located, OptionalPlugin, Section
+from astune.errors import nearest
 
 DAY = 86400.0
 
@@ -128,6 +129,18 @@ class FeedbackConfig(Section):
     judge_after_seconds: NonNegativeFloat = Field(600.0, description="an exchange counts as unrated after so long")
     follow: FollowConfig = Field(default_factory=FollowConfig, description="a judge of what users did after an answer")
 
+    rating_as: str | None = Field(
+        None, description="a rating of 1 to 5 is this named reward, which has a weight; null: the reward without a name"
+    )
+
+    @model_validator(mode="after")
+    def _rating_has_a_weight(self) -> FeedbackConfig:
+        if self.rating_as is not None and self.rating_as not in self.rewards:
+            raise ValueError(
+                f"rating_as {self.rating_as!r}: rewards has no weight for it.{nearest(self.rating_as, self.rewards)}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _bounds_leave_room(self) -> FeedbackConfig:
         if self.least >= self.most:
@@ -235,6 +248,11 @@ class OnlineConfig(Section):
     keep_days: PositiveFloat | None = Field(None, description="conversations are deleted after so long; null: never")
     redact: OptionalPlugin = Field(
         None, description="'package.module:function' that takes a message and returns what may be written of it"
+    )
+    telemetry: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="an OpenTelemetry collector that takes OTLP over HTTP, as http://localhost:4318; null: none",
     )
     serve: ServeConfig = Field(default_factory=ServeConfig, description="the service")
     feedback: FeedbackConfig = Field(default_factory=FeedbackConfig, description="what is made of what users say")

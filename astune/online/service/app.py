@@ -62,6 +62,8 @@ logger = logging.getLogger(__name__)
 CONVERSATION_ID_HEADER = "X-ASTune-Conversation-Id"
 VERSION_HEADER = "X-ASTune-Version"
 RESPONSES_PATH = "/v1/responses"
+EVALUATIONS_PATH = "/v1/logs"
+"""As OTLP has it."""
 JAVA_WISHES = ("thinking_budget", "include_reasoning")
 """Options that AgentScope Java's client may send, and that say nothing to this model: how it reasons is set by
 astune.model.chat_template_kwargs."""
@@ -101,6 +103,7 @@ class OnlineApp:
                 self._route(CHAT_PATH, self._chat),
                 self._route(RESPONSES_PATH, self._responses),
                 self._route(FEEDBACK_PATH, self._feedback, token=not parts.feedback_without_token),
+                self._route(EVALUATIONS_PATH, self._evaluations),
                 self._route(COMMIT_PATH, self._commit, token=not parts.feedback_without_token),
                 self._route(RECORDS_PATH, self._record),
                 self._route(COMPARE_PATH, self._compare, "GET", token=False),
@@ -223,6 +226,9 @@ class OnlineApp:
         status, outcome = await self._parts.submissions.feedback(await self._body(request), client)
         headers = {"X-Accepted": outcome.state, "X-Duplicate": str(outcome.duplicate).lower()}
         return json_response(status.to_json(), headers=headers)
+
+    async def _evaluations(self, request: Request, client: str | None) -> Response:
+        return json_response(await self._parts.submissions.evaluations(await self._body(request), client))
 
     async def _commit(self, request: Request, client: str | None) -> Response:
         status, number = await self._parts.submissions.commit(await self._body(request))

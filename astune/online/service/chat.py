@@ -19,6 +19,7 @@ from astune.online.redaction import Redactor
 from astune.online.service.callers import Caller, History
 from astune.online.service.conversations import LiveConversation, LiveConversations
 from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
+from astune.online.telemetry import Telemetry
 from astune.store.writer import Writer
 from astune.support.http.service import HttpError
 from astune.types import Turn
@@ -69,7 +70,9 @@ class ChatService:
         *,
         clock: Callable[[], float],
         token: Callable[[], str] = new_token,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry or Telemetry(None)
         self._live, self._writer, self._redactor = live, writer, redactor
         self._clock, self._token = clock, token
 
@@ -83,8 +86,16 @@ class ChatService:
         """
         began = self._clock()
         history = History(asked.parsed.request.messages, asked.whose)
-        async with self._live.find(asked.whose, history.digests[::-1], began) as live:
-            return await self._answer(asked, live, history, began), live
+        try:
+            async with self._live.find(asked.whose, history.digests[::-1], began) as live:
+                answers = await self._answer(asked, live, history, began)
+        except Exception as error:
+            if self._telemetry.is_on:
+                self._telemetry.fail(asked, error, began)
+            raise
+        if self._telemetry.is_on:
+            self._telemetry.answer(asked, live.conversation_id, answers, began)
+        return answers, live
 
     async def _answer(
         self, asked: ServiceRequest, live: LiveConversation, history: History, began: float

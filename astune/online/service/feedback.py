@@ -76,7 +76,9 @@ def _read_parts(body: Feedback, rules: FeedbackConfig) -> Iterator[FeedbackPart]
     if body.thumb is not None:
         yield FeedbackPart("thumb", value=float(body.thumb == "up"))
     if body.rating is not None:
-        yield FeedbackPart("rating", value=(body.rating - LEAST_RATING) / (MOST_RATING - LEAST_RATING))
+        yield FeedbackPart(
+            "rating", rules.rating_as or UNNAMED, (body.rating - LEAST_RATING) / (MOST_RATING - LEAST_RATING)
+        )
     if body.correction is not None:
         yield FeedbackPart("correction", "correction", correction=body.correction)
     if body.better is not None:

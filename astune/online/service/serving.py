@@ -30,6 +30,7 @@ from astune.online.service.readiness import Readiness
 from astune.online.service.submissions import Submissions
 from astune.online.service.versions import ConversationPolicy, LoadVersion, ServedVersions
 from astune.online.store.versions import ModelVersion, register
+from astune.online.telemetry import Telemetry
 from astune.online.wire import COMPARE_PATH, COMPARISONS_PATH
 from astune.store import open_database
 from astune.store.database import Database, show_url
@@ -86,6 +87,7 @@ class OnlineService:
         online, serve = astune.online, astune.online.serve
         access = AccessControl(serve, read_tokens(serve), time.monotonic)
         redactor = Redactor.of(online.redact)
+        self.telemetry = Telemetry(online.telemetry, model.name)
         self.database = open_database(store_url(config))
         with self.database.writing() as connection:
             register(connection, model.configured)
@@ -111,8 +113,8 @@ class OnlineService:
             model.chat_format,
             self.database,
             self.versions,
-            ChatService(live, self.writer, redactor, clock=clock, token=token),
-            Submissions(self.writer, online.feedback, redactor, clock),
+            ChatService(live, self.writer, redactor, clock=clock, token=token, telemetry=self.telemetry),
+            Submissions(self.writer, online.feedback, redactor, clock, self.telemetry),
             access,
             Lookups(self.database, self.versions, time.monotonic),
             self._metrics(access, live, redactor),
@@ -122,7 +124,7 @@ class OnlineService:
         )
         self.app = OnlineApp(parts)
         self.guarded = Guarded(
-            self.app.asgi,
+            self.telemetry.remember_parent(self.app.asgi),
             self.app.refuse,
             any_name=access.has_tokens,
             hosts=serve.hosts,
@@ -158,6 +160,7 @@ class OnlineService:
         """Write what was taken, then close the database."""
         self.writer.close()
         self.database.close()
+        self.telemetry.close()
 
 
 def serve(config: Config, model: Model, ready: Callable[[str], None]) -> None:

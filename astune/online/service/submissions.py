@@ -6,18 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.errors import StoreError
 from astune.online.redaction import Redactor
+from astune.online.service.evaluations import read_evaluations
 from astune.online.service.feedback import read_feedback, redact
 from astune.online.service.records import NewRecord, new_record, write_record
 from astune.online.store.commits import Wanted, ask
 from astune.online.store.feedback.states import FeedbackOutcome, NewFeedback, add
 from astune.online.store.requests import clients_of
+from astune.online.telemetry import Telemetry
 from astune.online.wire import Commit, ConversationRecord, OutOfBounds, Status, UnknownReward, WireError, read_wire
 from astune.store.writer import Writer
 from astune.support.http.service import HttpError
@@ -31,9 +33,15 @@ class Submissions:
     """Invariant: what was acknowledged is in the store."""
 
     def __init__(
-        self, writer: Writer, rules: FeedbackConfig, redactor: Redactor, clock: Callable[[], float] = time.time
+        self,
+        writer: Writer,
+        rules: FeedbackConfig,
+        redactor: Redactor,
+        clock: Callable[[], float] = time.time,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._writer, self._rules, self._redactor, self._clock = writer, rules, redactor, clock
+        self._telemetry = telemetry or Telemetry(None)
 
     @property
     def failure(self) -> str | None:
@@ -50,8 +58,26 @@ class Submissions:
         )
         if outcome.state == "refused":
             raise HttpError(403, "feedback_refused", outcome.reason or "the feedback was refused")
+        if not outcome.duplicate:
+            self._telemetry.evaluate(new)
         said = f"{outcome.state}: {outcome.reason}" if outcome.reason else outcome.state
         return Status(status="success", message=said), outcome
+
+    async def evaluations(self, body: object, client: str | None) -> dict[str, Any]:
+        """Feedback that a collector sends as OpenTelemetry's events. What cannot be taken is told in the reply, as OTLP
+        has it; a store that cannot be written is an error, after which the collector sends all again."""
+        refused: list[str] = []
+        for each in _read(lambda: read_evaluations(body)):
+            try:
+                await self.feedback(each, client)
+            except HttpError as error:
+                if error.status >= 500:
+                    raise
+                refused.append(error.message)
+        if not refused:
+            return {"partialSuccess": {}}
+        said = f"{len(refused)} evaluations are not taken, the first as {refused[0]:.500}"
+        return {"partialSuccess": {"rejectedLogRecords": str(len(refused)), "errorMessage": said}}
 
     async def commit(self, body: object) -> tuple[Status, int]:
         """Ask for a commit; its number."""

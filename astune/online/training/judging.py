@@ -20,6 +20,7 @@ from astune.online.store.feedback.judgements import UnratedExchange, failures, f
 from astune.online.store.feedback.rows import JUDGE
 from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add
 from astune.online.store.recorded import RecordedAnswer, load_recorded
+from astune.online.telemetry import Telemetry
 from astune.online.training.episodes import episode_of
 from astune.rollout.verdict import ask_judge
 from astune.store.database import Database
@@ -78,6 +79,7 @@ class ExchangeJudge(ABC, Generic[Material]):
         clock: Callable[[], float],
     ) -> None:
         self.rules, self.author = config.online.feedback, author[:255]
+        self._telemetry = Telemetry(config.online.telemetry)
         self._share, self._after = share, after_seconds
         self._database, self._clock = database, clock
         self._seen_until = clock() - config.online.commit.max_age_seconds
@@ -145,6 +147,7 @@ class ExchangeJudge(ABC, Generic[Material]):
             hint=score.hint,
         )
         self._database.write(lambda connection: add(connection, new, self.rules, role="train"))
+        self._telemetry.evaluate(new)
         return None if score.reward is None else True
 
     def _note_failure(self, exchange: UnratedExchange, error: Exception) -> None:
