@@ -47,6 +47,9 @@ class ServeConfig(Section):
     max_under_way: PositiveInt = Field(1024, description="requests at the same time; more are told to come back (429)")
     requests_per_minute: PositiveInt | None = Field(None, description="of one client; null: no limit")
     poll_seconds: PositiveFloat = Field(1.0, description="from one look for a new version to the next")
+    pin_seconds: PositiveFloat = Field(
+        1800.0, description="a conversation keeps its version until it has rested for so long, or that is rolled back"
+    )
     every_commits: PositiveInt = Field(
         1,
         description="champion moves to the version that is so many commits after it; training goes on from the newest",

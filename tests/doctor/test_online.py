@@ -17,6 +17,7 @@ import yaml
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor import CheckedConfig, Finding, run_checks
 from astune.doctor.checks import packages
+from astune.online.store.aliases import promote
 from astune.online.store.versions import ModelVersion, add
 from astune.online.training.checkpoint import seal
 from astune.store.database import check_usable, open_database
@@ -100,18 +101,18 @@ def test_a_store_that_is_there_is_looked_at_and_not_written_to(look: Doctor, url
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_text("1")
     with closing(open_database(url)) as database:
-        assert "no version was made yet" in said(look({"store": url, "folder": str(folder)}))
+        assert "the model as configured answers" in said(look({"store": url, "folder": str(folder)}))
         version = ModelVersion(1, 0, None, checkpoint.name, seal(checkpoint), 1.0)
-        database.write(lambda connection: add(connection, version))
-        assert "its newest version is 1, and its checkpoint is whole" in said(
-            look({"store": url, "folder": str(folder)})
-        )
+        with database.writing() as connection:
+            add(connection, version)
+            promote(connection, 1, role="train", why="made", now=1.0)
+        assert "champion is version 1, and its checkpoint is whole" in said(look({"store": url, "folder": str(folder)}))
         (folder / "keep_versions").touch()
         assert "no old version is deleted" in the_problem(look({"store": url, "folder": str(folder)})).what
         (folder / "keep_versions").unlink()
         (checkpoint / "weights").write_text("2")
         problem = the_problem(look({"store": url, "folder": str(folder)}))
-        assert "the newest version is 1, and the checkpoint" in problem.what and problem.where.endswith("folder")
+        assert "champion is version 1, and the checkpoint" in problem.what and problem.where.endswith("folder")
         with database.writing() as connection:
             connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
         assert "upgraded by a newer ASTune" in the_problem(look({"store": url, "folder": str(folder)})).what

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
-from astune.cli.online import backup, compare, held, stored, train, ui
+from astune.cli.online import backup, compare, held, stored, train, ui, versions
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import MissingDependency
 from astune.support.run_log import file_logger, open_log
@@ -27,6 +27,8 @@ EXAMPLES = """\
   {program} online commit --conf service.yaml             train on what was rated so far
   {program} online trace chatcmpl-5e1f_0 --conf service.yaml
   {program} online held --conf service.yaml               feedback that somebody must look at
+  {program} online versions --conf service.yaml           which there are, and which answers
+  {program} online versions rollback v7 --forget --conf service.yaml
 
   then, from any OpenAI client:
   curl localhost:8010/v1/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hi"}}]}}'
@@ -44,7 +46,7 @@ def add_online(commands: Commands) -> None:
     for each in (both, serve):
         add_conf(each, "the service's configuration")
         add_overrides(each)
-    for module in (train, stored, held, compare, backup, ui):
+    for module in (train, stored, held, versions, compare, backup, ui):
         module.add_actions(actions)
 
 

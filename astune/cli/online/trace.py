@@ -8,7 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from astune.online.store.aliases import Alias
 from astune.online.store.trace import AnswerTrace, TracedEpisode, TracedFeedback, TracedSample, VersionTrace
+from astune.online.store.versions import ModelVersion
 from astune.support.terminal import Console, Text, make_table
 
 MOST_SHOWN = 40
@@ -56,12 +58,19 @@ def version_lines(found: VersionTrace) -> Iterable[str | Table]:
     """Lines about a version: the data and the commit that made it, and its answers."""
     parents = " <- ".join(f"v{parent}" for parent in found.parents) or "none"
     children = ", ".join(f"v{child}" for child in found.children) or "none"
-    yield f"version     v{found.version}, {_time(found.made)}"
+    named = "".join(f", {each}" for each in (*found.aliases, found.name) if each)
+    yield f"version     v{found.version}{named}, {_time(found.made)}"
+    if found.origin is not None:
+        yield f"imported    {found.origin}"
+    if found.held is not None:
+        yield f"held        {found.held}"
     yield f"parents     {parents}"
     yield f"children    {children}"
     yield f"checkpoint  {found.folder or 'the model as configured'}" + (
         f", sha256 {found.sha256}" if found.sha256 else ""
     )
+    if found.pruned is not None:
+        yield f"pruned      {_time(found.pruned)}: the files are gone"
     yield f"answered    {found.answered} requests of {found.conversations} conversations"
     if found.commit is not None:
         commit = found.commit
@@ -75,6 +84,27 @@ def version_lines(found: VersionTrace) -> Iterable[str | Table]:
         yield f"... and {len(found.samples) - MOST_SHOWN} more (--json has all)"
     for reason, count in found.left_out.items():
         yield f"left out    {count} episodes: {reason or 'no reason is written'}"
+
+
+def version_table(made: Sequence[ModelVersion], aliases: Sequence[Alias]) -> Table:
+    """Every version in a row, the newest last."""
+    table = make_table("version", "is", "parent", "made", "by", "reward", "state", left=("is", "by", "state"), gap=2)
+    for version in made:
+        named = [version.name] if version.name else []
+        named += [alias.name for alias in aliases if alias.version == version.number]
+        by = f"commit {version.commit_id}" if version.commit_id is not None else version.origin or "as configured"
+        reward = version.figures.get("reward/mean")
+        state = [version.held or "", "" if version.pruned is None else "pruned"]
+        table.add_row(
+            f"v{version.number}",
+            ", ".join(named),
+            "" if version.parent is None else f"v{version.parent}",
+            _time(version.made),
+            by,
+            "" if reward is None else f"{reward:.3f}",
+            ", ".join(filter(None, state)),
+        )
+    return table
 
 
 def _feedback(opinion: TracedFeedback) -> str:

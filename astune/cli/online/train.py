@@ -123,7 +123,10 @@ def _status_lines(found: ServiceStatus) -> list[str]:
 
     newest = found.versions[-1] if found.versions else None
     made = "as configured" if newest is None else f"made {_ago(found.now - newest.made)}, {len(found.versions)} in all"
-    lines = [f"version   v{0 if newest is None else newest.number}, {made}"]
+    number = 0 if newest is None else newest.number
+    lines = [f"version   v{number}, {made}"]
+    if number != found.champion:
+        lines.append(f"champion  v{found.champion}, which answers: astune online versions")
     if found.not_served is not None:
         lines.append(f"          it is not served, {found.not_served}")
     lines.append(f"trainer   {found.trainer or 'none is at work'}")

@@ -167,6 +167,13 @@ class ChatFormat:
         except (TemplateError, WorkflowError) as error:
             raise ModelError(f"the chat template of {model_dir} does not work: {error}") from error
 
+    def find_difference(self, other: ChatFormat) -> str | None:
+        """Find what is another than in `other`, "tokenizer" or "chat template"; None if neither is."""
+        (tokenizer, templates), (others, other_templates) = self._given, other._given
+        if tokenizer.to_str() != others.to_str():
+            return "tokenizer"
+        return None if templates == other_templates else "chat template"
+
     def at(self, clock: datetime) -> ChatFormat:
         """The same format at another time. What is found out only once is found out before, for both."""
         for name in (name for name, kept in vars(ChatFormat).items() if isinstance(kept, cached_property)):

@@ -118,14 +118,14 @@ def _folder(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 def _store(checked: CheckedConfig) -> Iterator[Finding]:
-    """The database, which is asked and not written to, and the checkpoint of the newest version that it names."""
+    """The database, which is asked and not written to, and the checkpoint of the version that answers."""
     config = checked.loaded.config
     url = store_url(config)
     if checked.offline and not url.startswith("sqlite"):
         yield skip("astune.online.store is a server, and this is --offline")
         return
     try:
-        from astune.online.store.versions import newest
+        from astune.online.store.aliases import champion
         from astune.online.training.checkpoint import check
         from astune.store.database import Database, check_usable, show_url
         from astune.store.upgrades import differences
@@ -142,7 +142,7 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
             yield ok(f"{show_url(url)} is there; its tables are brought up to date by who opens it first {steps}")
             return
         with closing(Database(url)) as database, database.reading() as connection:
-            version, wrong = newest(connection), differences(connection)
+            version, wrong = champion(connection), differences(connection)
     except AstuneError as error:
         fix = "name a database that can be reached, as sqlite:///online.db"
         yield fail(str(error), where=checked.where(STORE), fix=fix)
@@ -158,15 +158,15 @@ def _store(checked: CheckedConfig) -> Iterator[Finding]:
     if url.startswith("sqlite:///") and path.is_file() and not os.access(path, os.W_OK):
         yield fail(f"nothing can be written into {path}", where=checked.where(STORE), fix="change its rights")
     if version.folder is None:
-        yield ok(f"{show_url(url)} is there; no version was made yet")
+        yield ok(f"{show_url(url)} is there; the model as configured answers")
         return
     try:
         check(versions_folder(online_folder(config)) / version.folder, version.sha256)
     except AstuneError as error:
         fix = f"name the folder that has it with {FOLDER}, or bring it back from a backup"
-        yield fail(f"the newest version is {version.number}, and {error}", where=checked.where(FOLDER), fix=fix)
+        yield fail(f"champion is version {version.number}, and {error}", where=checked.where(FOLDER), fix=fix)
         return
-    yield ok(f"{show_url(url)} is there; its newest version is {version.number}, and its checkpoint is whole")
+    yield ok(f"{show_url(url)} is there; champion is version {version.number}, and its checkpoint is whole")
 
 
 def _engine(checked: CheckedConfig) -> Iterator[Finding]:

@@ -75,11 +75,7 @@ def move(
     if to is not None and find(connection, to) is None:
         raise StoreError(f"{name}: there is no version {to}")
     if not _replace(connection, name, to, expected, now):
-        has = version_of(connection, name)
-        raise StoreError(
-            f"{name} was moved meanwhile: it is {_show(has)} by now, and was {_show(expected)} when this began. Look "
-            "at `astune online versions list` and decide again"
-        )
+        raise _tell_moved(connection, name, expected)
     audit.say(connection, role, MOVED, name, now=now, version=to, before=expected, why=why)
 
 
@@ -87,6 +83,19 @@ def check_name(name: str) -> None:
     """Raises StoreError for what is no name of an alias or of a version."""
     if not _ALIAS.fullmatch(name) or _NUMBER.fullmatch(name):
         raise StoreError(f"the name {name!r:.100}: expected a letter, then letters, digits, '.', '_' or '-'; not as v7")
+
+
+def expect(connection: sa.Connection, name: str, expected: int) -> None:
+    """Raises StoreError where the alias was moved since somebody looked at it."""
+    if version_of(connection, name) not in (expected, None):
+        raise _tell_moved(connection, name, expected)
+
+
+def _tell_moved(connection: sa.Connection, name: str, expected: int | None) -> StoreError:
+    return StoreError(
+        f"{name} was moved meanwhile: it is {_show(version_of(connection, name))} by now, and was {_show(expected)} "
+        "when this began. Look at `astune online versions list` and decide again"
+    )
 
 
 def promote(connection: sa.Connection, number: int, *, role: audit.Role, why: str, now: float) -> None:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from astune.config.online import OnlineConfig
 from astune.errors import StoreError
-from astune.online.store import aliases, audit, learned
+from astune.online.store import aliases, audit, learned, releases
 from astune.online.store.aliases import CHAMPION, PREVIOUS
 from astune.online.store.feedback import states as feedback
 from astune.online.store.versions import ModelVersion, VersionTree, find, load_tree
@@ -87,15 +87,18 @@ def promote(connection: sa.Connection, version: ModelVersion, *, why: str, now: 
             f"rollback v{served} --to v{version.number}"
         )
     _write_held(connection, [version.number], None)
+    releases.end_release(connection, version.number, state="promoted", reason=why, role="command", now=now)
     aliases.promote(connection, version.number, role="command", why=why, now=now)
 
 
-def hold(connection: sa.Connection, version: ModelVersion, *, why: str, now: float) -> None:
-    """Let nothing but a command make the version, or one made from it, champion. Raises StoreError for champion."""
+def hold(connection: sa.Connection, version: ModelVersion, *, role: audit.Role, why: str, now: float) -> None:
+    """Let nothing but a command make the version, or one made from it, champion; a test of it ends. Raises StoreError
+    for champion."""
     if aliases.champion(connection).number == version.number:
         raise StoreError(f"v{version.number} is champion, and answers: roll it back in place of holding it")
     _write_held(connection, [version.number], why)
-    audit.say(connection, "command", "version held", str(version.number), now=now, why=why)
+    releases.end_release(connection, version.number, state="held", reason=why, role=role, now=now)
+    audit.say(connection, role, "version held", str(version.number), now=now, why=why)
 
 
 def find_target(connection: sa.Connection, version: ModelVersion, to: ModelVersion | None) -> ModelVersion:
@@ -128,13 +131,16 @@ def roll_back(
     now: float,
 ) -> RolledBack:
     """Make `target` (see `find_target`) champion in the place of `version` and all that was made from it, and hold
-    those. `forget`: what they were made from is never learned again. Raises StoreError where somebody was faster."""
+    those; a test of one ends. `forget`: what they were made from is never learned again. Raises StoreError where
+    somebody was faster."""
     tree, served = load_tree(connection), aliases.version_of(connection, CHAMPION)
     away = sorted({version.number, *tree.heirs(version.number)})
     if served != target.number:
         aliases.move(connection, CHAMPION, to=target.number, expected=served, role=role, why=why, now=now)
         _move_previous(connection, tree, {*away, target.number}, target, role, why, now)
     _write_held(connection, away, f"rolled back: {why}")
+    for number in away:
+        releases.end_release(connection, number, state="rolled_back", reason=why, role=role, now=now)
     count = _forget(connection, away, now, role) if forget else 0
     said = {"versions": away, "champion": target.number, "forget": forget, "feedback": count, "why": why}
     audit.say(connection, role, "rolled back", str(version.number), now=now, **said)

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.errors import StoreError
+from astune.online.store.aliases import every_alias, resolve
 from astune.online.store.answers import find_judged, load_answers
 from astune.store.tables import (
     commits,
@@ -139,15 +140,23 @@ class VersionTrace:
     left_out: Mapping[str, int]
     answered: int
     conversations: int
+    aliases: tuple[str, ...]
+    name: str | None
+    origin: str | None
+    """The checkpoint of a training run that it was imported from."""
+    held: str | None
+    pruned: float | None
 
 
 def trace(connection: sa.Connection, text: str) -> AnswerTrace | VersionTrace:
-    """Trace an answer by its msg_id, or a version written as `v7`. Raises StoreError with the nearest id for an unknown
-    one."""
+    """Trace an answer by its msg_id, or a version written as `v7` or by an alias. Raises StoreError with the nearest id
+    for an unknown one."""
     if connection.scalar(sa.select(requests.c.msg_id).where(requests.c.msg_id == text)) is not None:
         return trace_answer(connection, text)
     if re.fullmatch(r"v\d{1,9}", text):
         return trace_version(connection, int(text[1:]))
+    if text in {alias.name for alias in every_alias(connection)}:
+        return trace_version(connection, resolve(connection, text).number)
     raise StoreError(_unknown(connection, text))
 
 
@@ -210,6 +219,8 @@ def trace_version(connection: sa.Connection, version: int) -> VersionTrace:
         left_out={reason: reasons.count(reason) for reason in sorted(set(reasons))},
         answered=connection.scalar(answered) or 0,
         conversations=connection.scalar(exposed) or 0,
+        aliases=tuple(alias.name for alias in every_alias(connection) if alias.version == version),
+        **{name: getattr(row, name) for name in ("name", "origin", "held", "pruned")},
     )
 
 

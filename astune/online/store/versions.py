@@ -101,12 +101,6 @@ def after(connection: sa.Connection, number: int) -> list[ModelVersion]:
     return [_version(row) for row in connection.execute(rows)]
 
 
-def folders_to_keep(connection: sa.Connection, most: int) -> set[str]:
-    """The folders of the newest so many."""
-    newest_first = sa.select(versions.c.folder).order_by(versions.c.version.desc()).limit(most)
-    return {folder for folder in connection.scalars(newest_first) if folder is not None}
-
-
 def parent_of(connection: sa.Connection, version: ModelVersion) -> ModelVersion | None:
     """The version that it was made from; None of the model as configured."""
     return None if version.parent is None else find(connection, version.parent)

@@ -16,6 +16,7 @@ from pathlib import Path
 from astune.errors import RunFolderError
 from astune.monitor.disk import checksums, sync, write_whole, writing, wrong_file
 from astune.monitor.run_dir import COMPLETE
+from astune.online.store.versions import ModelVersion
 
 NEW = ".new-"
 """Begins the names of folders that are no version yet."""
@@ -74,13 +75,26 @@ def check(folder: Path, sha256: str | None) -> None:
         raise RunFolderError(f"the checkpoint {folder} is broken: {wrong}")
 
 
-def clean(versions: Path, kept: Collection[str]) -> list[str]:
+def check_version(versions: Path, version: ModelVersion) -> None:
+    """Raises RunFolderError for a version whose files are gone or not as they were written."""
+    if version.pruned is not None:
+        raise RunFolderError(f"v{version.number} was pruned: its files are gone")
+    if version.folder is not None:
+        check(versions / version.folder, version.sha256)
+
+
+def clean(versions: Path, kept: Collection[str | None]) -> list[str]:
     """Delete everything in the folder but `kept`: unfinished checkpoints, and whole ones that no row names. Return the
     deleted names. Only the holder of the lease of training may call this."""
     found = [path for path in versions.glob("*") if path.is_dir() and path.name not in kept]
     for path in found:
-        aside = path if path.name.startswith(NEW) else path.with_name(f"{NEW}{uuid.uuid4().hex}")
-        if aside != path:
-            path.rename(aside)  # so that no half of it has the name of a version
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(path)
     return sorted(path.name for path in found)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder of versions, if it is there."""
+    aside = path if path.name.startswith(NEW) else path.with_name(f"{NEW}{uuid.uuid4().hex}")
+    if aside != path and path.is_dir():
+        path.rename(aside)  # so that no half of it has the name of a version
+    shutil.rmtree(aside, ignore_errors=True)

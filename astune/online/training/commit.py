@@ -15,7 +15,6 @@ Killed before the last, it is as if it had not begun, but for a folder that nobo
 from __future__ import annotations
 
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,22 +25,21 @@ import sqlalchemy as sa
 
 from astune.algorithm import observe
 from astune.config.schema import Config
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import AstuneError, RunFolderError, StoreError
 from astune.monitor.disk import writing
 from astune.online.store import aliases, audit, commits, learned, leases, succession, versions
-from astune.online.store.answers import find_judged, load_answers
-from astune.online.store.commits import CommitRow, Wanted
+from astune.online.store.commits import CommitRow
 from astune.online.store.feedback import states as feedback
-from astune.online.store.feedback.judgements import judgements, preferences
-from astune.online.store.learned import TrainedEpisode
-from astune.online.store.recorded import RecordedAnswer, load_headings, load_recorded
+from astune.online.store.registry import DATA_DIGEST
 from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import new_folder, put_in_place, seal
 from astune.online.training.commit_data import CommitData, DataSetup, make_commit_data
-from astune.online.training.episodes import exclude_other_temperatures
+from astune.online.training.commit_input import CommitInput, read
 from astune.online.training.learning import SHARE, CommitUpdates, learn
 from astune.online.training.outcome import figures_of, outcomes_of, turns_of, waits_of, why_nothing
-from astune.online.training.plan import Key, Plan, Situation, plan_of
+from astune.online.training.plan import Key, Plan
+from astune.online.training.probes import make_probes
 from astune.online.training.weights import Weights
 from astune.store.database import Database
 from astune.training.engine import Engine, Learner
@@ -52,8 +50,6 @@ logger = logging.getLogger(__name__)
 PHASES = ("begun", "planned", "updated", "saved", "sealed", "renamed", "writing", "written")
 LEASE = "train"
 LEASE_SECONDS = 30.0
-MOST_REPLAYED_FROM = 10_000
-"""The last so many trained episodes are those that may be learned from again."""
 
 
 class LeaseLost(StoreError):
@@ -77,17 +73,6 @@ class CommitSetup:
     holder: str
     clock: Callable[[], float]
     phase: Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class CommitInput:
-    """The rows that a commit reads."""
-
-    plan: Plan
-    recorded: dict[str, RecordedAnswer]
-    paths: dict[str, tuple[str, ...]]
-    used: set[int]
-    replayed: list[list[TrainedEpisode]]
 
 
 @dataclass(frozen=True)
@@ -139,7 +124,7 @@ async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
         setup.phase("updated")
         if not done.taken:
             return _end(setup, row, rows.plan, data, done)
-        return await _make_version(setup, row, Origin(wanted, base), rows, data, done, learner)
+        return await _make_version(setup, row, Origin(wanted, base), rows, data, done, learner, engine.chat_format)
     except LeaseLost:
         raise
     except (AstuneError, MemoryError, RuntimeError) as error:
@@ -152,67 +137,6 @@ def _collect(rows: CommitInput, row: CommitRow, data_setup: DataSetup) -> Commit
     if not rows.plan.count:
         return CommitData()
     return make_commit_data(rows.plan, rows.recorded, rows.paths, rows.used, row.number, data_setup, rows.replayed)
-
-
-def read(
-    database: Database, config: Config, row: CommitRow, base: int, now: float, passed: frozenset[Key] = frozenset()
-) -> CommitInput:
-    """The rows that a commit works on, as they are now, without the items that it has `passed`."""
-    with database.reading() as connection:
-        plan = plan_now(connection, config, row.wanted, base, now, explicit=row.explicit, passed=passed)
-        named = [msg_id for pair in plan.pairs for msg_id in pair.msg_ids]
-        known = load_answers(connection, named)
-        paths = {msg_id: find_judged(known, [msg_id]) for msg_id in named}
-        wanted = [msg_id for candidate in plan.candidates for msg_id in candidate.msg_ids]
-        wanted += [msg_id for path in paths.values() for msg_id in path]
-        used = learned.find_trained_turns(connection, wanted)
-        replayed = replay(connection, config, plan, base)
-        again = [msg_id for group in replayed for episode in group for msg_id in episode.msg_ids]
-        recorded = load_recorded(connection, wanted + again)
-        if config.astune.backbone == "trinity":
-            recorded = exclude_other_temperatures(config.astune.rollout.temperature, recorded)
-        return CommitInput(plan, recorded, paths, used, replayed)
-
-
-def replay(connection: sa.Connection, config: Config, plan: Plan, base: int) -> list[list[TrainedEpisode]]:
-    """Groups of earlier commits, until `astune.online.commit.replay_share` of all that is learned by rewards is theirs.
-    Which ones is drawn from the seed and the version that is trained."""
-    share = config.astune.online.commit.replay_share
-    most = round(share / (1.0 - share) * sum(each.by_reward for each in plan.candidates))
-    if not most:
-        return []
-    groups: dict[tuple[int, str], list[TrainedEpisode]] = {}
-    for episode in learned.load_trained(connection, MOST_REPLAYED_FROM):
-        groups.setdefault((episode.commit, episode.task_id or episode.episode_id), []).append(episode)
-    keys = list(groups)
-    random.Random(f"{config.astune.seed}/replay/{base}").shuffle(keys)
-    found: list[list[TrainedEpisode]] = []
-    for key in keys:
-        if sum(map(len, found)) + len(groups[key]) <= most:
-            found.append(groups[key])
-    return found
-
-
-def plan_now(
-    connection: sa.Connection,
-    config: Config,
-    wanted: Wanted,
-    base: int,
-    now: float,
-    *,
-    explicit: bool = False,
-    passed: frozenset[Key] = frozenset(),
-) -> Plan:
-    """Plan what a commit would learn from now, and what waits. `explicit`: one that somebody asked for. `passed`: items
-    in which it has found nothing to learn from."""
-    online = config.astune.online
-    judged, compared = judgements(connection, online.feedback), preferences(connection)
-    ids = [msg_id for each in judged for msg_id in each.msg_ids]
-    ids += [msg_id for each in compared for msg_id in (each.better, each.worse)]
-    headings, tree = load_headings(connection, ids), versions.load_tree(connection)
-    behind = {number: tree.distance(base, number) for number in {each.version for each in headings.values()}}
-    situation = Situation(online.commit, wanted, behind, now, config.astune.rollout.num_repeat, explicit, passed)
-    return plan_of(judged, compared, headings, situation)
 
 
 def _begin(setup: CommitSetup, row: CommitRow) -> tuple[ModelVersion, float]:
@@ -289,10 +213,12 @@ async def _make_version(
     data: CommitData,
     done: CommitUpdates,
     learner: Learner,
+    chat_format: ChatFormat,
 ) -> CommitRow:
     outcomes = outcomes_of(rows.plan, data, done, row.number, rows.paths)
     observe(setup.weights.estimator, outcomes.keep_done(data.groups))
     await learner.publish()
+    probes = await make_probes(learner, chat_format)
     with setup.database.reading() as connection:
         number = versions.newest(connection).number + 1
     with new_folder(setup.versions) as folder, writing(folder):
@@ -303,9 +229,13 @@ async def _make_version(
         setup.phase("sealed")
         name = put_in_place(folder, number, sha256)
     setup.phase("renamed")
+    turns = list(turns_of(data, done))
     figures = figures_of(rows.plan, data, done, outcomes) | {"policy_version": float(number)}
+    figures[DATA_DIGEST] = feedback.digest([vars(turn) | {"episode_id": None} for turn in turns])
     now = setup.clock()
-    version = ModelVersion(number, origin.base.number, row.number, name, sha256, now, _settings(setup.config), figures)
+    version = ModelVersion(
+        number, origin.base.number, row.number, name, sha256, now, _settings(setup.config), figures, probes=probes
+    )
 
     def write(connection: sa.Connection) -> None:
         _keep_lease(setup, connection)
@@ -313,7 +243,7 @@ async def _make_version(
         _count_again(connection, origin, now)
         versions.add(connection, version)
         _serve(setup, connection, version, origin, now)
-        learned.write(connection, row.number, outcomes.episodes, turns_of(data, done))
+        learned.write(connection, row.number, outcomes.episodes, turns)
         feedback.mark(connection, outcomes.used_feedback, "trained", f"v{number}", now)
         for reason, ids in outcomes.unused_feedback.items():
             feedback.mark(connection, ids, "left_out", reason, now)

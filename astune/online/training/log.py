@@ -13,7 +13,7 @@ from astune.config.schema import Config
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
 from astune.monitor.trackers import load_trackers, open_trackers
-from astune.online.store import commits, leases, versions
+from astune.online.store import aliases, commits, leases, versions
 from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import FollowFigures, follow_figures
@@ -108,9 +108,9 @@ MOST_COMMITS = 20
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """`versions` are those that were made; `feedback` counts by state (`store.feedback.rules.STATES`); `rated` are the
-    episodes that no version was made from yet; `trainer` is the process that has the lease; `not_served` says why an
-    older version than the newest answers."""
+    """`versions` are those that were made, of which `champion` is to answer; `feedback` counts by state
+    (`store.feedback.rules.STATES`); `rated` are the episodes that no version was made from yet; `trainer` is the
+    process that has the lease; `not_served` says why another version than champion answers."""
 
     now: float
     versions: Sequence[ModelVersion]
@@ -118,6 +118,7 @@ class ServiceStatus:
     feedback: Mapping[str, int]
     rated: int
     trainer: str | None
+    champion: int
     not_served: str | None = None
     following: Sequence[FollowFigures] = ()
     """Of judges of what users did after an answer."""
@@ -137,6 +138,7 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             {state: count for state, count in feedback_figures(connection).by_state.items() if count},
             rated,
             leases.find_holder(connection, LEASE, now),
+            aliases.champion(connection).number,
             versions.why_not_served(connection),
             follow_figures(connection, FeedbackConfig()),
         )

@@ -21,13 +21,15 @@ from astune.config.schema import Config
 from astune.errors import RunFolderError, StoreError
 from astune.online.clock import SteadyClock
 from astune.online.place import keep_file, versions_folder
-from astune.online.store import audit, commits, leases, retention, succession, versions
+from astune.online.store import audit, commits, leases, registry, retention, succession, versions
 from astune.online.store.commits import By, CommitRow, Wanted
 from astune.online.store.feedback import states as feedback
 from astune.online.store.leases import name_of
 from astune.online.training.checkpoint import clean
-from astune.online.training.commit import LEASE, LEASE_SECONDS, CommitSetup, LeaseLost, make, plan_now
+from astune.online.training.commit import LEASE, LEASE_SECONDS, CommitSetup, LeaseLost, make
+from astune.online.training.commit_input import plan_now
 from astune.online.training.following import FollowingJudge
+from astune.online.training.imports import IMPORT
 from astune.online.training.judging import UnratedJudge
 from astune.online.training.plan import Learnable, Plan
 from astune.online.training.weights import Weights
@@ -211,13 +213,16 @@ class Trainer:
             self._database.write(partial(retention.show_life, now=now))
 
     def _clean_folders(self, connection: sa.Connection) -> list[str]:
-        """Delete the checkpoints that are neither the newest `astune.trainer.keep_checkpoints` nor, as the service may
-        be loading it, the one before the newest; and what no row names."""
+        """Delete the checkpoints that nothing needs (`registry.find_needed`), and what no row names."""
         if self._keep.exists():
             logger.warning("old versions are not deleted while %s is there", self._keep)
             return []
-        most = max(self._config.astune.trainer.keep_checkpoints, 2)
-        return clean(self._versions, versions.folders_to_keep(connection, most))
+        config, now = self._config.astune, self._clock()
+        needed = registry.find_needed(connection, config.online, config.trainer.keep_checkpoints, now)
+        if leases.find_holder(connection, IMPORT, now) is not None:
+            return []
+        registry.mark_pruned(connection, registry.find_unneeded(connection, needed), now, "train")
+        return clean(self._versions, {each.folder for each in versions.every(connection) if each.pruned is None})
 
     def _due(self, connection: sa.Connection, now: float) -> By | None:
         """The rule that makes a commit due for which nobody has asked; None if none does."""

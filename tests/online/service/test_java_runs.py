@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from astune.config.online import FeedbackConfig
 from astune.online.store.commits import Wanted
 from astune.online.store.feedback.judgements import judgements
-from astune.online.training.commit import plan_now
+from astune.online.training.commit_input import plan_now
 from astune.online.training.plan import RatedAnswers
 from astune.store import tables
 from astune.store.database import Database

@@ -29,10 +29,10 @@ COUNTING = script_engine(lambda prompt: "4")
 
 
 def config_of(*, astune: dict[str, Any] | None = None, **commit: Any) -> Config:
-    """A configuration in which any number of episodes makes a version, and nothing waits."""
+    """A configuration in which any number of episodes makes a version, nothing waits, and no conversation keeps one."""
     rules = {"min_episodes": 1, "group_wait_seconds": 0.0, "every_seconds": None} | commit
     values: dict[str, Any] = {
-        "online": {"commit": rules},
+        "online": {"commit": rules, "serve": {"pin_seconds": 0.5}},
         "monitor": {"check_invariants": True, "trackers": []},
         "trainer": {"learning_rate": 0.01},
         "model": {"device": "cpu"},
