@@ -86,11 +86,15 @@ def parse(arguments: Sequence[str], program: str) -> tuple[Callable[[], int], in
 
 
 def _with_command(parser: SuggestingParser, arguments: Sequence[str]) -> Sequence[str]:
-    """`arguments` with the word that may be left out: `run`, `learn` after `rubrics`, and `both` after `online`."""
+    """`arguments` with the word that may be left out: `run`, `learn` after `rubrics`, `both` after `online`, and
+    `list` after `versions`."""
     first = arguments[0]
     if (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first:
         return [str(parser.default_action), *arguments]
     command = parser.commands.get(first)
-    if command is None or command.default_action is None or {*command.commands, "-h", "--help"} & {*arguments[1:2]}:
+    if command is None:
         return arguments
-    return [first, command.default_action, *arguments[1:]]
+    rest = arguments[1:]
+    if command.default_action is not None and not {*command.commands, "-h", "--help"} & {*rest[:1]}:
+        rest = [command.default_action, *rest]
+    return [first, *(_with_command(command, rest) if rest and rest[0] in command.commands else rest)]

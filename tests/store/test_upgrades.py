@@ -10,12 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from astune.errors import StoreError
+from astune.online.store import aliases, succession, versions
 from astune.online.store.retention import DAY, DeletionScope, delete, expire
+from astune.online.store.trace import trace_answer, trace_version
 from astune.store import database as database_module
 from astune.store.database import Database, open_database
 from astune.store.tables import requests
 from tests.store.databases import url as url
-from tests.store.rows import add_feedback, add_request, add_version, cells
+from tests.store.rows import add, add_feedback, add_request, add_version, cells
 
 LANDED = {
     "v0001_the_first_tables.py": "f12dd5a2cfa18ef2dc5b42d497b73c56996f9533bb2a2e57da509ea8dbd7fd14",
@@ -61,6 +63,58 @@ def copies(url: str) -> list[Path]:
     """Those beside the file, of which PostgreSQL has none."""
     file = Path(str(sa.make_url(url).database))
     return sorted(file.parent.glob(f"{file.name}.*before*")) if url.startswith("sqlite") else []
+
+
+def read_columns(connection: sa.Connection, tables: sa.MetaData) -> dict[str, list[tuple[object, ...]]]:
+    return {
+        name: [tuple(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key))]
+        for name, table in tables.tables.items()
+        if name != "alembic_version"
+    }
+
+
+@pytest.mark.fault(
+    "The store",
+    "a filled store of the first ASTune is upgraded while an old process has it open",
+    "every row is there, a trace says the same, and what the old process writes is taken",
+)
+def test_a_store_of_the_first_tables_keeps_every_row_and_its_old_processes_go_on(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path / "first_migrations"
+    shutil.copytree(database_module.MIGRATIONS, first)
+    for later in set((first / "versions").glob("v*.py")) - {first / "versions" / "v0001_the_first_tables.py"}:
+        later.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(database_module, "MIGRATIONS", first)
+        old = open_database(url)
+    with closing(old):
+        with old.writing() as connection:
+            turn = add_request(connection, "msg-a", "conv-a", "Hi", user="ana")
+            add_feedback(connection, "ana", ["msg-a"])
+            add_version(connection, 0, None, {})
+            add_version(connection, 1, 0, {"episode": (turn, ["msg-a"])})
+        tables = sa.MetaData()
+        with old.reading() as connection:
+            tables.reflect(connection)
+            before = read_columns(connection, tables)
+        with closing(open_database(url)) as database:
+            with database.reading() as connection:
+                assert read_columns(connection, tables) == before
+                answer, made = trace_answer(connection, "msg-a"), trace_version(connection, 1)
+                assert aliases.champion(connection).number == 1
+            assert [each.version for each in answer.episodes] == [1] and len(answer.feedback) == 1
+            assert [(each.msg_id, each.tokens) for each in made.samples] == [("msg-a", 2)] and made.parents == (0,)
+            with old.writing() as connection:  # with the columns that it knows
+                values = {"conversation_id": "conv-a", "number": 1, "exchange": "msg-b", "version": 1}
+                add(connection, tables.tables["requests"], msg_id="msg-b", **values)
+                add(connection, tables.tables["feedback"], author="ana", kind="thumb", state="counts")
+                commit = add(connection, tables.tables["commits"], by="hand", state="made")
+                add(connection, tables.tables["versions"], version=2, parent=1, commit_id=commit)
+            with database.writing() as connection:
+                assert trace_answer(connection, "msg-b").version == 1
+                assert versions.find(connection, 2) == versions.ModelVersion(2, 1, commit)
+                assert succession.promote_made(connection, 1, 2.0) == 2
 
 
 RECREATED = """

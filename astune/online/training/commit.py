@@ -76,7 +76,7 @@ class CommitSetup:
 
 
 @dataclass(frozen=True)
-class Origin:
+class BaseChoice:
     """The version that a commit was to begin from, and the one that it began from, as the first was damaged."""
 
     wanted: ModelVersion
@@ -124,7 +124,7 @@ async def make(setup: CommitSetup, row: CommitRow) -> CommitRow:
         setup.phase("updated")
         if not done.taken:
             return _end(setup, row, rows.plan, data, done)
-        return await _make_version(setup, row, Origin(wanted, base), rows, data, done, learner, engine.chat_format)
+        return await _make_version(setup, row, BaseChoice(wanted, base), rows, data, done, learner, engine.chat_format)
     except LeaseLost:
         raise
     except (AstuneError, MemoryError, RuntimeError) as error:
@@ -193,7 +193,7 @@ def _tell_damage(
         audit.say(connection, "train", "version damaged", str(wanted.number), now=now, base=base.number, why=why)
 
 
-def _count_again(connection: sa.Connection, origin: Origin, now: float) -> None:
+def _count_again(connection: sa.Connection, origin: BaseChoice, now: float) -> None:
     """Have what the versions from `base` to the wanted one were made from learned anew, as they are lost. Belongs into
     the transaction that makes the version: until then a checkpoint that is there again is gone on from."""
     lost, base = origin.wanted if origin.is_damaged else None, origin.base
@@ -208,7 +208,7 @@ def _count_again(connection: sa.Connection, origin: Origin, now: float) -> None:
 async def _make_version(
     setup: CommitSetup,
     row: CommitRow,
-    origin: Origin,
+    origin: BaseChoice,
     rows: CommitInput,
     data: CommitData,
     done: CommitUpdates,
@@ -266,13 +266,15 @@ async def _make_version(
     return _now(setup.database, row.number)
 
 
-def _check_base(setup: CommitSetup, connection: sa.Connection, origin: Origin) -> None:
+def _check_base(setup: CommitSetup, connection: sa.Connection, origin: BaseChoice) -> None:
     now = succession.base_of(connection, setup.config.astune.online).number
     if now != origin.wanted.number:
         raise BaseMoved(f"version {now} is trained from by now, and this began with version {origin.wanted.number}")
 
 
-def _serve(setup: CommitSetup, connection: sa.Connection, version: ModelVersion, origin: Origin, now: float) -> None:
+def _serve(
+    setup: CommitSetup, connection: sa.Connection, version: ModelVersion, origin: BaseChoice, now: float
+) -> None:
     """Let the new version answer, as the strategy `at_once` says."""
     online = setup.config.astune.online
     if origin.is_damaged or online.commit.base != aliases.CHAMPION:
