@@ -120,6 +120,10 @@ def test_a_checkpoint_of_a_run_becomes_a_version(service: Service) -> None:
     assert service.run("promote", "v4") == 0 and champion(service.database) == 4
     with pytest.raises(ConfigError, match="expected a run as"):
         bring("nowhere/at/all")
+    with service.database.writing() as connection:
+        leases.take(connection, IMPORT, "another", 4.0, 100.0)
+    with pytest.raises(StoreError, match="another imports a version now"):
+        bring(str(run))
     checkpoint = Path(made.origin)
     (checkpoint / "tokenizer.json").write_text((checkpoint / "tokenizer.json").read_text().replace('"a"', '"aa"', 1))
     shutil.move(run, foreign := service.folder / "foreign")
@@ -128,7 +132,3 @@ def test_a_checkpoint_of_a_run_becomes_a_version(service: Service) -> None:
         shutil.copytree(foreign / "checkpoints" / "step_000003", copy, dirs_exist_ok=True, ignore=complete)
     with pytest.raises(ConfigError, match=r"is not of astune\.model\.path"):
         bring(f"{foreign}@4")
-    with service.database.writing() as connection:
-        leases.take(connection, IMPORT, "another", 4.0, 100.0)
-    with pytest.raises(StoreError, match="another imports a version now"):
-        bring(made.origin.replace(str(run), str(foreign)))
