@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from astune.api.evaluate import evaluate
+from astune.api.hot_updater import HotUpdater as HotUpdater
 from astune.api.judge import judge
 from astune.api.run import Run
 from astune.api.tune import tune
@@ -34,6 +35,7 @@ from astune.types import Episode, Task, Verdict
 
 if TYPE_CHECKING:
     from astune.online.release.ab_test import ABTest
+    from astune.online.release.manager import VersionManager
 
 __all__ = [
     "ABTestFramework",
@@ -335,6 +337,15 @@ def ABTestFramework(
     return ABTest(model_a, model_b, traffic or {"a": 0.5, "b": 0.5}, metrics, conf, keys)
 
 
+def ModelManager(checkpoint_dir: str | None = None, conf: str | None = None, **keys: Any) -> VersionManager:
+    """The versions of the service in this folder, or of this configuration: `create_version`, `rollback`,
+    `create_ab_test`."""
+    from astune.online.release.manager import VersionManager
+
+    folder = {} if checkpoint_dir is None else {RUNTIME["checkpoint_dir"]: checkpoint_dir}
+    return VersionManager(conf, folder | keys)
+
+
 class _NotThere:
     """A name of the article that needs what is not built yet."""
 
@@ -342,20 +353,6 @@ class _NotThere:
 
     def __init__(self, *given: object, **named: object) -> None:
         raise ConfigError(f"astune.rl.{type(self).__name__} is not there yet. Today: {self.today}")
-
-
-class HotUpdater(_NotThere):
-    today = (
-        "a service takes each new version by itself, between two calls; `astune online status` lists versions, "
-        "`astune eval --checkpoint A --checkpoint B` compares two. No canary, no share of the traffic"
-    )
-
-
-class ModelManager(_NotThere):
-    today = (
-        "checkpoints are kept by number (astune.trainer.keep_checkpoints, keep_best), and `astune export` writes one "
-        "as a model. No names of versions, no rollback of a service"
-    )
 
 
 class MultiAgentGame(_NotThere):

@@ -57,8 +57,8 @@ TASKS = [{"query": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(2
         (lambda: rl.RLRuntime({"algorithm": "ppo", "update_interval": 100}), "'update_interval'"),
         (lambda: rl.DPOTrainer().train(), "add_preference() first"),
         (lambda: rl.HumanPreferenceCollector(lambda text: "c").collect("?", "1", "2"), "preference: got 'c'"),
-        (lambda: rl.HotUpdater(agent=None, update_config={"strategy": "canary"}), "rl.HotUpdater is not there yet"),
-        (lambda: rl.ModelManager(checkpoint_dir="./checkpoints"), "rl.ModelManager is not there yet"),
+        (lambda: rl.HotUpdater(agent=None, update_config={"strategy": "canary"}), "the strategy 'rolling'"),
+        (lambda: rl.HotUpdater(agent=None, update_config={"canary": 0.1}), "Did you mean 'canary_ratio'?"),
         (lambda: rl.ABTestFramework("v1", "v2", {"a": 0.8, "b": 0.3}), "expected shares of 'a' and 'b'"),
         (lambda: rl.ABTestFramework("v1", "v2", metrics=["acuracy"]), "Did you mean 'accuracy'?"),
         (lambda: rl.MultiAgentGame(roles={}), "rl.MultiAgentGame is not there yet"),
@@ -148,3 +148,56 @@ async def test_an_online_trainer_rates_what_the_service_answered():
     assert trainer.buffer == []
     with pytest.raises(ConfigError, match="no msg_ids"):
         trainer.add_trajectory({"messages": []})
+
+
+def service_of(folder: Path, every_commits: int, count: int) -> dict[str, object]:
+    """The keys of a service in which so many versions were made, as the shipped model left by a short run."""
+    from contextlib import closing
+
+    from astune.backbone.local import load_engine
+    from astune.online.store import aliases, succession, versions
+    from astune.online.store.versions import ModelVersion
+    from astune.online.training.checkpoint import new_folder, put_in_place, seal
+    from astune.store.database import open_database
+    from astune.store.tables import commits
+    from tests.store.rows import add
+
+    keys = {"astune.online.folder": str(folder), "astune.model.device": "cpu"}
+    learner = load_engine(load_config(None, ["astune.model.device=cpu"], for_run=False).config.astune).learner
+    with closing(open_database(f"sqlite:///{folder}/online.db")) as database, database.writing() as connection:
+        versions.register(connection, versions.AS_CONFIGURED)
+        for number in range(1, count + 1):
+            with new_folder(folder / "versions") as made:
+                learner.save(made)
+                sha256 = seal(made)
+                name = put_in_place(made, number, sha256)
+            commit = add(connection, commits, by="hand", state="made")
+            versions.add(connection, ModelVersion(number, number - 1, commit, name, sha256))
+            succession.promote_made(connection, every_commits, 1.0)
+        assert aliases.champion(connection).number == count // every_commits * every_commits
+    return keys
+
+
+def test_a_model_manager_names_versions_and_goes_back(tmp_path):
+    keys = service_of(tmp_path, 1, 1)
+    manager = rl.ModelManager(checkpoint_dir=str(tmp_path))
+    assert (manager.create_version("v1.1"), manager.create_version("v1.2")) == ("v1", "v1")
+    assert manager.rollback("v0") == "v0" and manager.create_version("v1.0") == "v0"
+    assert manager.rollback("v1.1") == "v1" and manager.rollback("v1.0") == "v0"
+    manager.create_ab_test(version_a="v1.0", version_b="v1.1", traffic_ratio={"a": 0.7, "b": 0.3})
+    assert keys
+
+
+def test_a_hot_updater_tests_what_waits_and_lets_it_answer_or_not(tmp_path):
+    keys = service_of(tmp_path, 5, 2) | SHORT
+    rules = {"strategy": "rolling", "canary_ratio": 0.5, "check_after_updates": 2}
+    updater = rl.HotUpdater(solve, rules, "MathAnswerAsJudge", **keys)
+    assert updater.has_new_model()
+    assert 0.0 <= updater.test_canary(TASKS)["success_rate"] <= 1.0
+    updater.rollback()
+    assert not updater.has_new_model()
+    with pytest.raises(ConfigError, match="no version waits"):
+        updater.rollout_update()
+    rl.ModelManager(str(tmp_path)).rollback("v2")
+    with pytest.raises(ConfigError, match="no version waits"):
+        updater.test_canary(TASKS)

@@ -37,7 +37,7 @@ class ABTest:
         model_b: str,
         traffic: Mapping[str, float],
         metrics: Collection[str],
-        conf: str,
+        conf: str | None,
         keys: Mapping[str, Any],
     ) -> None:
         if sorted(traffic) != ["a", "b"] or abs(sum(traffic.values()) - 1.0) > 1e-9 or not 0.0 < traffic["b"] < 1.0:
@@ -47,7 +47,7 @@ class ABTest:
                 raise ConfigError(f"metrics: got {metric!r}; expected {', '.join(METRICS)}.{nearest(metric, METRICS)}")
         self._names, self._share, self._metrics = (model_a, model_b), traffic["b"], tuple(metrics)
         overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
-        self.config = load_config(Path(conf), overrides, for_run=False).config
+        self.config = load_config(None if conf is None else Path(conf), overrides, for_run=False).config
 
     def run(self, test_duration_days: float = 7.0) -> dict[str, dict[str, float]]:
         """Begin the test, or go on with it, wait so many days, and tell the metrics of `a` and `b`. One that too little

@@ -82,7 +82,9 @@ def open_release(
     row |= {"stage": BEFORE_STAGES, "share": 0.0, "began": now, "stage_began": now, "settings": dict(settings)}
     try:
         with connection.begin_nested():
-            number = connection.execute(releases.insert().values(**row, figures={}, open=1)).inserted_primary_key[0]
+            key = connection.execute(releases.insert().values(**row, figures={}, open=1)).inserted_primary_key
+            assert key is not None, "the database counts releases"
+            number = int(key[0])
     except sa.exc.IntegrityError as error:
         under_way = find_open(connection)
         tested = "another version" if under_way is None else f"v{under_way.challenger}"

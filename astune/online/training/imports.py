@@ -66,7 +66,7 @@ async def import_checkpoint(
             config=_settings(checkpoint),
             figures=_figures(checkpoint),
             probes=probes,
-            origin=str(checkpoint),
+            origin=str(checkpoint.absolute()),
         )
 
         def add(connection: sa.Connection) -> ModelVersion:
