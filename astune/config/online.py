@@ -213,8 +213,12 @@ class GuardrailConfig(Section):
 
 
 class ReleaseConfig(Section):
-    """A new version earns its traffic: what is compared, and what ends a test."""
+    """`astune online release`: a new version earns its traffic; what is compared, and what ends a test."""
 
+    strategy: Literal["at_once", "staged"] = Field(
+        "at_once",
+        description="at_once: a version answers everybody as soon as it is made; staged: it is released stage by stage",
+    )
     stages: list[Annotated[float, Field(gt=0.0, le=1.0)]] = Field(
         [0.05, 0.25, 1.0], min_length=1, description="the challenger's share of the users in each stage, widening"
     )
@@ -234,8 +238,32 @@ class ReleaseConfig(Section):
         default_factory=GuardrailConfig, description="what the challenger may be worse in; more rolls it back"
     )
 
+    min_users: PositiveInt = Field(50, description="users who have met the challenger, before a stage ends")
+    unnamed: bool = Field(
+        False, description="a conversation without `user` counts as one; false: users are those that requests name"
+    )
+    min_hours: NonNegativeFloat = Field(1.0, description="before a stage ends")
+    max_hours: PositiveFloat = Field(336.0, description="a stage that is not decided by then is held, and says why")
+    cool_down_hours: NonNegativeFloat = Field(1.0, description="from a release that did not end well to the next one")
+    look_seconds: PositiveFloat = Field(10.0, description="from one look at the figures to the next")
+    gate_tasks: NonNegativeInt = Field(
+        100,
+        description="held-out tasks of astune.task_reader that both versions play before a user meets the challenger: "
+        "the first so many; 0: none",
+    )
+    while_testing: Literal["wait", "replace"] = Field(
+        "wait",
+        description="the trainer makes no version while one is tested or waits for its test; replace: it does, and the "
+        "newer one is tested in its place",
+    )
+    forget: bool = Field(True, description="what a version was made from that is rolled back is never learned again")
+
     @model_validator(mode="after")
     def _stages_widen(self) -> ReleaseConfig:
+        if self.stages[0] == 1.0:
+            raise ValueError(f"stages {self.stages}: the first leaves nobody to compare with; that is strategy at_once")
+        if self.max_hours <= self.min_hours:
+            raise ValueError(f"max_hours {self.max_hours:g} must be more than min_hours {self.min_hours:g}")
         if any(after <= before for before, after in pairwise(self.stages)):
             raise ValueError(f"stages {self.stages}: each must be larger than the one before, so that nobody goes back")
         return self

@@ -1,4 +1,4 @@
-"""Both roles as child processes: one that dies is started again, an end by Ctrl-C ends both in order, and they end
+"""Roles as child processes: one that dies is started again, an end by Ctrl-C ends all in order, and they end
 with their parent, however that ends."""
 
 from __future__ import annotations

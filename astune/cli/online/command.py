@@ -1,4 +1,4 @@
-"""`astune online`: its words, and the roles `serve` and both at once."""
+"""`astune online`: its words, the role `serve`, and all roles at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
-from astune.cli.online import backup, compare, held, stored, train, ui, versions
+from astune.cli.online import backup, compare, held, release, stored, train, ui, versions
 from astune.cli.suggesting_parser import add_conf, add_overrides
 from astune.errors import MissingDependency
 from astune.support.run_log import file_logger, open_log
@@ -23,6 +23,7 @@ EXAMPLES = """\
   {program} online --conf service.yaml                    serve and train; Ctrl-C stops both
   {program} online serve --conf service.yaml astune.online.serve.port=0
   {program} online train --conf service.yaml              on this machine or another, over the same store
+  {program} online release --conf service.yaml            test new versions on a share of the users
   {program} online status --conf service.yaml             versions, commits, what is rated and waits
   {program} online commit --conf service.yaml             train on what was rated so far
   {program} online trace chatcmpl-5e1f_0 --conf service.yaml
@@ -41,12 +42,12 @@ def add_online(commands: Commands) -> None:
     )
     command.set_defaults(execute=_execute)
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", default="both")
-    both = actions.add_parser("both", help="serve and train (the default: the word may be left out)")
+    both = actions.add_parser("both", help="serve, train and release (the default: the word may be left out)")
     serve = actions.add_parser("serve", help="answer as the newest version, write everything down, take feedback")
     for each in (both, serve):
         add_conf(each, "the service's configuration")
         add_overrides(each)
-    for module in (train, stored, held, versions, compare, backup, ui):
+    for module in (train, release, stored, held, versions, compare, backup, ui):
         module.add_actions(actions)
 
 
@@ -83,7 +84,8 @@ def serve(conf: Path, overrides: list[str], log_level: int | None) -> int:
 
 
 def both(conf: Path, overrides: list[str], log_level: int | None) -> int:
-    """Serve and train, each in a process of its own. Raises ConfigError, before any starts, for what one refuses."""
+    """Serve, train and, by the strategy `staged`, release, each in a process of its own. Raises ConfigError, before any
+    starts, for what one refuses."""
     from astune.config.load import load_config
     from astune.online.place import online_folder
     from astune.online.roles import run_roles
@@ -95,4 +97,7 @@ def both(conf: Path, overrides: list[str], log_level: int | None) -> int:
     read_tokens(loaded.config.astune.online.serve)
     open_log(online_folder(loaded.config), as_json=loaded.config.astune.monitor.log_json)
     level = [] if log_level is None else ["--log-level", logging.getLevelName(log_level)]
-    return run_roles([["online", role, "--conf", str(conf), *overrides, *level] for role in ("serve", "train")])
+    roles = ["serve", "train"]
+    if loaded.config.astune.online.release.strategy == "staged":
+        roles.append("release")
+    return run_roles([["online", role, "--conf", str(conf), *overrides, *level] for role in roles])

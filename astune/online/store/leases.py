@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from astune.errors import StoreError
+from astune.store.database import Database
 from astune.store.tables import leases
 
 _DEAD = "ZX"
@@ -61,6 +66,28 @@ def keep(connection: sa.Connection, name: str, holder: str, now: float, seconds:
     """Renew the lease; False if the holder has lost it or it has run out."""
     own = (leases.c.name == name, leases.c.holder == holder, leases.c.until > now)
     return bool(connection.execute(leases.update().where(*own).values(until=now + seconds)).rowcount)
+
+
+@contextmanager
+def renewing(database: Database, name: str, holder: str, clock: Callable[[], float], seconds: float) -> Iterator[None]:
+    """Renew the lease in a thread of its own, while the block works for longer than the lease lasts. Whether it was
+    kept, the work asks in its own transaction."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(seconds / 6):
+            try:
+                database.write(lambda each: keep(each, name, holder, clock(), seconds))
+            except (sa.exc.SQLAlchemyError, StoreError):
+                continue
+
+    thread = threading.Thread(target=beat, name="astune-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def give_back(connection: sa.Connection, name: str, holder: str) -> None:

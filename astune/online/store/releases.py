@@ -60,14 +60,20 @@ def find_open(connection: sa.Connection) -> Release | None:
     return None if row is None else _release(row)
 
 
-def find(connection: sa.Connection, number: int) -> Release | None:
-    row = connection.execute(releases.select().where(releases.c.id == number)).first()
-    return None if row is None else _release(row)
-
-
 def recent(connection: sa.Connection, most: int) -> list[Release]:
     """Load the last so many, the newest first."""
     return [_release(row) for row in connection.execute(releases.select().order_by(releases.c.id.desc()).limit(most))]
+
+
+def count_ended(connection: sa.Connection) -> dict[str, int]:
+    """Count the releases that have ended, by state."""
+    counted = sa.select(releases.c.state, sa.func.count()).where(releases.c.open.is_(None)).group_by(releases.c.state)
+    return {row.state: row[1] for row in connection.execute(counted)}
+
+
+def was_tested(connection: sa.Connection, version: int) -> bool:
+    """True of a version that has had a release, however that ended."""
+    return connection.scalar(sa.select(releases.c.id).where(releases.c.challenger == version).limit(1)) is not None
 
 
 def open_release(
@@ -82,19 +88,16 @@ def open_release(
     row |= {"stage": BEFORE_STAGES, "share": 0.0, "began": now, "stage_began": now, "settings": dict(settings)}
     try:
         with connection.begin_nested():
-            key = connection.execute(releases.insert().values(**row, figures={}, open=1)).inserted_primary_key
-            assert key is not None, "the database counts releases"
-            number = int(key[0])
+            connection.execute(releases.insert().values(**row, figures={}, open=1))
     except sa.exc.IntegrityError as error:
         under_way = find_open(connection)
         tested = "another version" if under_way is None else f"v{under_way.challenger}"
         raise StoreError(f"v{challenger} cannot be tested now: {tested} is, and only one is at a time") from error
-    before = aliases.version_of(connection, aliases.CHALLENGER)
-    why = f"release {number}"
-    aliases.move(connection, aliases.CHALLENGER, to=challenger, expected=before, role=role, why=why, now=now)
-    audit.say(connection, role, BEGUN, str(challenger), now=now, release=number, champion=champion)
-    found = find(connection, number)
+    found = find_open(connection)
     assert found is not None
+    before, why = aliases.version_of(connection, aliases.CHALLENGER), f"release {found.number}"
+    aliases.move(connection, aliases.CHALLENGER, to=challenger, expected=before, role=role, why=why, now=now)
+    audit.say(connection, role, BEGUN, str(challenger), now=now, release=found.number, champion=champion)
     return found
 
 

@@ -63,6 +63,20 @@ def waiting(connection: sa.Connection) -> list[ModelVersion]:
     return []
 
 
+def find_untested(connection: sa.Connection, every_commits: int) -> ModelVersion | None:
+    """The version that a release is to test next, by the strategy `staged`: the newest that commits made from champion,
+    where it is `every_commits` of them after it, unless it was tested."""
+    found = waiting(connection)
+    if len(found) < every_commits or releases.was_tested(connection, found[0].number):
+        return None
+    return found[0]
+
+
+def is_testing(connection: sa.Connection, every_commits: int) -> bool:
+    """True while a version is tested, or waits for its test."""
+    return releases.find_open(connection) is not None or find_untested(connection, every_commits) is not None
+
+
 def promote_made(connection: sa.Connection, every_commits: int, now: float, why: str = "made") -> int | None:
     """Promote the newest version that commits made from champion, where it is `every_commits` of them after it. So is
     one that was added by an ASTune which knows no aliases. Its number, or None."""

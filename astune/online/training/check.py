@@ -53,6 +53,12 @@ def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             f"got {every}, but each version is made from astune.online.commit.base, {rules.base!r}: none is so many "
             "commits after another; expected 1, or the base 'champion'",
         )
+    if astune.online.release.strategy == "staged" and rules.base != "champion":
+        yield (
+            "astune.online.release.strategy",
+            f"got 'staged', which tests what was made from champion, but astune.online.commit.base is {rules.base!r}; "
+            "expected 'at_once', or the base 'champion'",
+        )
     if rules.min_episodes > rules.max_episodes:
         yield (
             "astune.online.commit.min_episodes",

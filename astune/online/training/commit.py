@@ -275,11 +275,11 @@ def _check_base(setup: CommitSetup, connection: sa.Connection, origin: BaseChoic
 def _serve(
     setup: CommitSetup, connection: sa.Connection, version: ModelVersion, origin: BaseChoice, now: float
 ) -> None:
-    """Let the new version answer, as the strategy `at_once` says."""
+    """Let the new version answer, by the strategy `at_once`, or where it replaces a damaged one."""
     online = setup.config.astune.online
     if origin.is_damaged or online.commit.base != aliases.CHAMPION:
         aliases.promote(connection, version.number, role="train", why="made", now=now)
-    else:
+    elif online.release.strategy == "at_once":
         succession.promote_made(connection, online.serve.every_commits, now)
 
 

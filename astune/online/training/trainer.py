@@ -8,10 +8,9 @@ import errno
 import logging
 import math
 import os
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -76,7 +75,7 @@ class Trainer:
     ) -> None:
         clock = clock or SteadyClock()
         self._config, self._database, self._clock = config, database, clock
-        self._rules = config.astune.online.commit
+        self._rules, self._release = config.astune.online.commit, config.astune.online.release
         self._holder = f"{name_of(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self._versions, self._keep = versions_folder(folder), keep_file(folder)
         weights = Weights(config.astune, load_engine, self._versions)
@@ -183,7 +182,11 @@ class Trainer:
             deleted = self._clean_folders(connection)
             if back or deleted:
                 audit.say(connection, "train", "cleaned up", None, now=now, commits=back, folders=deleted)
-        succession.promote_made(connection, self._config.astune.online.serve.every_commits, now, OF_ANOTHER)
+        every = self._config.astune.online.serve.every_commits
+        if self._release.strategy == "at_once":
+            succession.promote_made(connection, every, now, OF_ANOTHER)
+        elif self._release.while_testing == "wait" and succession.is_testing(connection, every):
+            return True, None
         asked = commits.with_state(connection, "asked")
         by = None if asked else self._due(connection, now)
         if by is not None:
@@ -272,25 +275,9 @@ class Trainer:
             audit.say(connection, "train", "commit failed", str(row.number), now=now, why=said)
             return commits.after(connection, row.number - 1)[0]
 
-    @contextmanager
-    def _heartbeat(self) -> Iterator[None]:
-        """Renew the lease in a thread of its own, as updates compute in this one."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(LEASE_SECONDS / 6):
-                try:
-                    self.renew()
-                except (sa.exc.SQLAlchemyError, StoreError):  # whether the lease was kept, the commit asks
-                    continue
-
-        thread = threading.Thread(target=beat, name="astune-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+    def _heartbeat(self) -> AbstractContextManager[None]:
+        """Renew the lease beside the work, as updates compute in this thread."""
+        return leases.renewing(self._database, LEASE, self._holder, self._clock, LEASE_SECONDS)
 
 
 def _tell(told: Callable[[CommitRow], None], row: CommitRow) -> None:

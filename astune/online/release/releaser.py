@@ -1,0 +1,245 @@
+"""The role `release`: brings a new version to the users stage by stage, or back, alone over all processes and machines.
+
+Each step is one transaction that keeps the lease. Killed anywhere, the next process goes on from what the store says.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+
+from astune.config.online import ReleaseConfig
+from astune.config.schema import Config
+from astune.errors import StoreError
+from astune.online.clock import SteadyClock
+from astune.online.release.figures import ReleaseFigures, figures_of
+from astune.online.release.gate import SKIPPED, GateResult, PlayGate, has_gate
+from astune.online.release.rules import HOUR, Ruling, Users, decide
+from astune.online.store import aliases, leases, releases, succession, versions
+from astune.online.store.releases import Ended, Release
+from astune.store.database import Database, reason
+from astune.store.tables import assignments
+
+logger = logging.getLogger(__name__)
+
+LEASE = "release"
+LEASE_SECONDS = 30.0
+RETRY_SECONDS = 5.0
+MOST_LOOKS = 200
+"""Looks that a release keeps; of more every second one stays."""
+
+
+class Releaser:
+    """Tests versions over the store of a service.
+
+        releaser = Releaser(config, database, play_gate)
+        release = releaser.tick()       # the release as it is afterwards, or None if none is open
+        releaser.leave()                # others may release
+
+    `clock` gives seconds since 1970. `phase` is told what was just written, or is about to be.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        database: Database,
+        play_gate: PlayGate,
+        *,
+        clock: Callable[[], float] | None = None,
+        phase: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._config, self._database, self._play = config, database, play_gate
+        self._clock, self._phase = clock or SteadyClock(), phase
+        self._rules = config.astune.online.release
+        self._holder = f"{leases.name_of(os.getpid())}/{uuid.uuid4().hex[:8]}"
+        self._others = leases.LeaseWatch()
+
+    def run(self, told: Callable[[Release | None], None]) -> None:
+        """Go on until Ctrl-C. `told` is told of each look. Where the store takes nothing, that is logged once, and all
+        is tried again until it does."""
+        is_refused = False
+        try:
+            while True:
+                try:
+                    told(self.tick())
+                    if is_refused:
+                        logger.warning("the store answers again: releases go on")
+                    is_refused, pause = False, self._rules.look_seconds
+                except (StoreError, sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+                    if not is_refused:
+                        logger.warning("releases wait: %s. Users are answered as before", reason(error))
+                    is_refused, pause = True, min(RETRY_SECONDS, self._rules.look_seconds)
+                time.sleep(pause)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the lease back; an open release stays as it is."""
+        try:
+            self._database.write(lambda each: leases.give_back(each, LEASE, self._holder))
+        except (StoreError, sa.exc.SQLAlchemyError):  # others wait until it is not heard of
+            logger.warning("the lease of releases could not be given back")
+
+    def tick(self) -> Release | None:
+        """Do the next step of the open release, or begin one for a version that was made. None where there is nothing
+        to do, or another process does it."""
+        is_holder, release = self._database.write(self._take)
+        if not is_holder or release is None:
+            return release
+        with leases.renewing(self._database, LEASE, self._holder, self._clock, LEASE_SECONDS):
+            rules = ReleaseConfig.model_validate(release.settings)
+            if release.state == "testing":
+                return self._look(release, rules)
+            if release.state == "staged" and has_gate(self._config):
+                return self._write(partial(self._advance, release, "gate", "held-out tasks are played"))
+            if release.state == "staged":
+                return self._write(partial(self._test, release, rules, GateResult("passed", [SKIPPED])))
+            return self._pass_gate(release, rules)
+
+    def _write(self, step: Callable[[sa.Connection], Release]) -> Release:
+        """Do a step in a transaction that keeps the lease. Raises StoreError where another process has it."""
+
+        def write(connection: sa.Connection) -> Release:
+            if not leases.keep(connection, LEASE, self._holder, self._clock(), LEASE_SECONDS):
+                raise StoreError("another process has taken over releases, as this one was not heard of for too long")
+            done = step(connection)
+            self._phase("writing")
+            return done
+
+        done = self._database.write(write)
+        self._phase(done.state)
+        return done
+
+    def _take(self, connection: sa.Connection) -> tuple[bool, Release | None]:
+        """Take the lease, find the open release, and begin one if none is open and a version waits."""
+        now = self._clock()
+        if not leases.take(connection, LEASE, self._holder, now, LEASE_SECONDS, self._others):
+            return False, releases.find_open(connection)
+        release = releases.find_open(connection)
+        waiting = succession.find_untested(connection, self._config.astune.online.serve.every_commits)
+        if release is not None:
+            if aliases.champion(connection).number != release.champion:
+                why = f"v{aliases.champion(connection).number} became champion meanwhile"
+                releases.end_release(connection, release.challenger, state="held", reason=why, role="release", now=now)
+                return True, None
+            if waiting is None or waiting.number <= release.challenger or self._rules.while_testing != "replace":
+                return True, release
+            why = f"replaced by v{waiting.number} (astune.online.release.while_testing)"
+            releases.end_release(connection, release.challenger, state="held", reason=why, role="release", now=now)
+        if waiting is None or now < self._find_cooled_down(connection):
+            return True, None
+        settings = self._rules.model_dump(mode="json")
+        return True, releases.open_release(connection, waiting.number, settings, role="release", now=now)
+
+    def _find_cooled_down(self, connection: sa.Connection) -> float:
+        """The time from which the next release may begin."""
+        last = next((each for each in releases.recent(connection, 1) if each.state != "promoted"), None)
+        if last is None or last.ended is None or (last.reason or "").startswith("replaced by"):
+            return 0.0
+        return last.ended + HOUR * self._rules.cool_down_hours
+
+    def _pass_gate(self, release: Release, rules: ReleaseConfig) -> Release:
+        found = self._play(release)
+        if found.verdict == "passed":
+            return self._write(partial(self._test, release, rules, found))
+        what: Ruling = (
+            Ruling("roll_back", "; ".join(["lost the gate", *found.lines]))
+            if found.verdict == "worse"
+            else Ruling("hold", "; ".join(["the gate tells nothing", *found.lines]))
+        )
+        return self._write(partial(self._end, release, rules, what, _with_gate(release, found)))
+
+    def _test(self, release: Release, rules: ReleaseConfig, gate: GateResult, connection: sa.Connection) -> Release:
+        """Let the first users meet it."""
+        noted = releases.note(connection, release, _with_gate(release, gate), None)
+        why, now = "; ".join(gate.lines), self._clock()
+        return releases.advance(connection, noted, "testing", stage=0, share=rules.stages[0], why=why, now=now)
+
+    def _advance(self, release: Release, state: releases.Open, why: str, connection: sa.Connection) -> Release:
+        now = self._clock()
+        return releases.advance(connection, release, state, stage=release.stage, share=release.share, why=why, now=now)
+
+    def _look(self, release: Release, rules: ReleaseConfig) -> Release:
+        now = self._clock()
+        with self._database.reading() as connection:
+            figures = figures_of(connection, release.number, self._config.astune.online.feedback)
+            users = _count_users(connection, release)
+        decision = decide(release, figures, users, rules, now)
+        noted = _with_look(release, figures, decision, now)
+        if decision.what == "wait":
+            return self._write(lambda each: releases.note(each, release, noted, decision.why))
+        if decision.what == "widen":
+            return self._write(partial(self._widen, release, rules, decision, noted))
+        return self._write(partial(self._end, release, rules, decision, noted))
+
+    def _widen(
+        self,
+        release: Release,
+        rules: ReleaseConfig,
+        decision: Ruling,
+        figures: dict[str, Any],
+        connection: sa.Connection,
+    ) -> Release:
+        stage, now = release.stage + 1, self._clock()
+        noted = releases.note(connection, release, figures, None)
+        share = rules.stages[stage]
+        return releases.advance(connection, noted, "testing", stage=stage, share=share, why=decision.why, now=now)
+
+    def _end(
+        self,
+        release: Release,
+        rules: ReleaseConfig,
+        decision: Ruling,
+        figures: dict[str, Any],
+        connection: sa.Connection,
+    ) -> Release:
+        """End it, and do what follows for the version."""
+        number, why, now = release.challenger, decision.why, self._clock()
+        releases.note(connection, release, figures, None)
+        ends: dict[str, Ended] = {"promote": "promoted", "hold": "held", "roll_back": "rolled_back"}
+        state = ends[decision.what]
+        releases.end_release(connection, number, state=state, reason=why, role="release", now=now)
+        version = versions.find(connection, number)
+        assert version is not None
+        if decision.what == "promote":
+            aliases.promote(connection, number, role="release", why=why, now=now)
+        elif decision.what == "hold":
+            succession.hold(connection, version, role="release", why=why, now=now)
+        else:
+            champion = aliases.champion(connection)
+            forget = rules.forget
+            succession.roll_back(connection, version, champion, forget=forget, role="release", why=why, now=now)
+        return replace(release, state=state, reason=why, ended=now, share=0.0, figures=figures)
+
+
+def _count_users(connection: sa.Connection, release: Release) -> Users:
+    its = (assignments.c.release_id == release.number, assignments.c.stage == release.stage)
+    challengers = sa.select(sa.func.count()).where(*its, assignments.c.arm == "challenger")
+    named = connection.scalar(challengers.where(assignments.c.unit.startswith("user:"))) or 0
+    return Users(named, (connection.scalar(challengers) or 0) - named)
+
+
+def _with_gate(release: Release, gate: GateResult) -> dict[str, Any]:
+    return {**release.figures, "gate": {"verdict": gate.verdict, "lines": list(gate.lines)}}
+
+
+def _with_look(release: Release, figures: ReleaseFigures, decision: Ruling, now: float) -> dict[str, Any]:
+    """The figures of a release with one more look."""
+    found = figures.primary.found
+    look = {"time": now, "stage": release.stage, "users": list(figures.units), "decision": decision.what}
+    look["alarms"] = list(figures.alarms)
+    look["notes"] = list(figures.notes)
+    look["breaches"] = [each.name for each in figures.breaches]
+    if found is not None:
+        names = ("champion", "challenger", "low", "high", "p")
+        look["metric"] = {name: getattr(found, name) for name in names}
+    looks = [*release.figures.get("looks", []), look]
+    return {**release.figures, "looks": looks[::-2][::-1] if len(looks) > MOST_LOOKS else looks}
