@@ -54,6 +54,24 @@ class ServeConfig(Section):
         1,
         description="champion moves to the version that is so many commits after it; training goes on from the newest",
     )
+    most_versions: int = Field(
+        3, ge=2, description="in memory at the same time: the champion, a challenger, those that conversations keep"
+    )
+    pin_seconds: PositiveFloat = Field(
+        1800.0, description="a conversation keeps its version until it has rested for so long, or that is rolled back"
+    )
+    update_at_once: PositiveInt = Field(1, description="servers over one store that load a new version at a time")
+    drain_seconds: NonNegativeFloat = Field(
+        10.0,
+        description="after SIGTERM `/ready` answers 503 and requests are answered for so long, if there are other "
+        "servers",
+    )
+    slow_seconds: PositiveFloat = Field(30.0, description="a request that takes longer is counted as slow")
+    operators: dict[str, str] = Field(
+        default_factory=dict,
+        description="who may choose a version by X-ASTune-Pin-Version: a name for each, and the environment variable "
+        "that holds the token; what they ask counts in no figure and is not trained",
+    )
 
 
 class FollowModelsConfig(AskedModelsConfig):

@@ -16,7 +16,8 @@ from astune.types import Sampling
 
 
 class ScriptedVllm:
-    """`POST /v1/completions` with token ids, `GET /v1/models` and `POST /v1/load_lora_adapter`, as a vLLM has them.
+    """`POST /v1/completions` with token ids, `GET /v1/models`, `POST /v1/load_lora_adapter` and
+    `/v1/unload_lora_adapter`, as a vLLM has them.
 
     `app` is the ASGI application. `requests` are the bodies of completions, `adapters` what was loaded, by name.
     `token_ids=False` leaves out what other engines do not give.
@@ -40,6 +41,7 @@ class ScriptedVllm:
                 Route("/v1/completions", self._completions, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
+                Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
             ]
         )
 
@@ -67,4 +69,10 @@ class ScriptedVllm:
         if body["lora_name"] in self.adapters:
             return JSONResponse({"message": f"The lora adapter '{body['lora_name']}' has already been loaded."}, 400)
         self.adapters[body["lora_name"]] = body["lora_path"]
+        return JSONResponse("Success")
+
+    async def _unload(self, request: Request) -> Response:
+        name = (await request.json())["lora_name"]
+        if self.adapters.pop(name, None) is None:
+            return JSONResponse({"message": f"The lora adapter '{name}' cannot be found."}, 404)
         return JSONResponse("Success")

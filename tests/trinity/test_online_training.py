@@ -231,7 +231,7 @@ def test_a_commit_of_trinity_moves_the_weights_as_one_of_local(service: Service,
 
 @pytest.mark.slow
 def test_the_version_can_be_served_and_traced(service: Service, first: CommitRow) -> None:
-    sampler = load_version(service.world.config, version(service.world, 1))
+    sampler = load_version(service.world.config, version(service.world, 1))[0]
     served = dict(sampler.model.state_dict())
     assert all(torch.equal(served[name], weight) for name, weight in service.weights(service.world, 1).items())
     with service.world.database.reading() as connection:
@@ -248,7 +248,7 @@ def test_the_version_can_be_served_and_traced(service: Service, first: CommitRow
 )
 def test_a_commit_in_which_trinity_dies_leaves_all_as_it_was(service: Service, first: CommitRow) -> None:
     world = service.world
-    service.say(load_version(world.config, version(world, 1)))
+    service.say(load_version(world.config, version(world, 1))[0])
 
     def state() -> list[object]:
         changing = (tables.versions, tables.samples, tables.episodes, tables.feedback)

@@ -128,7 +128,11 @@ def _status_lines(found: ServiceStatus) -> list[str]:
     if number != found.champion:
         lines.append(f"champion  v{found.champion}, which answers: astune online versions")
     if found.not_served is not None:
-        lines.append(f"          it is not served, {found.not_served}")
+        lines.append(f"          champion is not served, {found.not_served}")
+    for server in found.servers:
+        held = ", ".join(f"v{number}" for number in server.versions)
+        heard = server.state if server.is_there(found.now) else f"gone, last heard of {_ago(found.now - server.heard)}"
+        lines.append(f"server    {server.url}, {heard}, with {held}")
     lines.append(f"trainer   {found.trainer or 'none is at work'}")
     rated = ", ".join(f"{count} {state}" for state, count in found.feedback.items()) or "none"
     lines.append(f"feedback  {rated}")

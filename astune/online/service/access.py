@@ -11,6 +11,8 @@ from astune.errors import ConfigError
 from astune.support.http.service import HttpError, find_owner
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+OPERATOR = "operator:"
+"""Begins the client of a request with an operator's token, before the operator's name."""
 LEAST_TOKEN = 16
 """Characters of a token, so that nobody guesses one."""
 
@@ -24,7 +26,7 @@ class TooManyRequests(HttpError):
 
 
 def read_tokens(config: ServeConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The tokens by the name of their client.
+    """The tokens by the name of their client; an operator's has `OPERATOR` before it.
 
     Raises:
         ConfigError: one is not there, too short or somebody else's; or there is none, and others than this machine
@@ -36,16 +38,23 @@ def read_tokens(config: ServeConfig, environ: Mapping[str, str] = os.environ) ->
             f"astune.online.serve.host is {config.host!r}, which other machines reach: name a token for each client, "
             f"as {key}: {{my_app: MY_APP_TOKEN}}"
         )
+    named = {client: (f"{key}.{client}", variable) for client, variable in config.tokens.items()}
+    if (wrong := next((client for client in named if client.startswith(OPERATOR)), None)) is not None:
+        raise ConfigError(
+            f"{key}.{wrong}: a client's name must not begin with {OPERATOR!r}: see astune.online.serve.operators"
+        )
+    for name, variable in config.operators.items():
+        named[f"{OPERATOR}{name}"] = f"astune.online.serve.operators.{name}", variable
     found: dict[str, str] = {}
-    for client, variable in config.tokens.items():
+    for client, (place, variable) in named.items():
         token = environ.get(variable, "")
         if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable():
             raise ConfigError(
-                f"{key}.{client}: the environment variable {variable} must hold a token of at least {LEAST_TOKEN} "
+                f"{place}: the environment variable {variable} must hold a token of at least {LEAST_TOKEN} "
                 f"printable ASCII characters; it {'is not set' if not token else 'does not'}"
             )
         if token in found.values():
-            raise ConfigError(f"{key}.{client}: another client has the same token")
+            raise ConfigError(f"{place}: another client or operator has the same token")
         found[client] = token
     return found
 
@@ -55,20 +64,22 @@ class AccessControl:
 
     def __init__(self, config: ServeConfig, tokens: Mapping[str, str], clock: Callable[[], float]) -> None:
         self._tokens = {name: f"Bearer {token}".encode() for name, token in tokens.items()}
+        self._demanded = any(not name.startswith(OPERATOR) for name in tokens)
         self._most, self._per_minute, self._clock = config.max_under_way, config.requests_per_minute, clock
         self._allowed: dict[str, tuple[float, float]] = {}
         self.under_way = 0
 
     @property
     def has_tokens(self) -> bool:
-        return bool(self._tokens)
+        """True if a client needs a token. Operators may have some without that."""
+        return self._demanded
 
     def client(self, authorization: str | None) -> str:
         """The name of the client whose token it is; empty where none is asked for. Raises HttpError (401)."""
-        if not self._tokens:
-            return ""
         given = (authorization or "").encode("latin-1", "replace")
         owner = find_owner(given, self._tokens)
+        if owner is None and not self._demanded:
+            return ""
         if owner is None:
             said = "a token is missing" if authorization is None else "this token is not known"
             raise HttpError(401, "invalid_api_key", f"{said}: the service asks for Authorization: Bearer TOKEN")

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import ContextOverflow, RolloutError
+from astune.errors import ContextOverflow, RolloutError, StoreError
 from astune.gateway.api_request import write_answers
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.http import (
@@ -34,15 +34,17 @@ from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
 from astune.online.comparing.page import answer_page
 from astune.online.comparing.service import Comparisons
-from astune.online.service.access import AccessControl, TooManyRequests
+from astune.online.service.access import OPERATOR, AccessControl, TooManyRequests
 from astune.online.service.callers import caller_of, check_name
 from astune.online.service.chat import ChatService, Recordable, ServiceRequest
 from astune.online.service.lookups import Lookups
 from astune.online.service.metrics import ServiceMetrics
+from astune.online.service.presence import Presence
 from astune.online.service.readiness import Readiness
 from astune.online.service.stored_responses import PREFIX, load_stored_responses, refers
 from astune.online.service.submissions import REFUSED_REWARDS, Submissions
 from astune.online.service.versions import ServedVersions
+from astune.online.store.aliases import resolve
 from astune.online.wire import (
     CHAT_PATH,
     COMMIT_PATH,
@@ -61,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 CONVERSATION_ID_HEADER = "X-ASTune-Conversation-Id"
 VERSION_HEADER = "X-ASTune-Version"
+PIN_HEADER = "X-ASTune-Pin-Version"
 RESPONSES_PATH = "/v1/responses"
 EVALUATIONS_PATH = "/v1/logs"
 """As OTLP has it."""
@@ -88,6 +91,7 @@ class Parts:
     metrics: ServiceMetrics
     readiness: Readiness
     comparisons: Comparisons
+    presence: Presence
     feedback_without_token: bool = False
 
 
@@ -201,8 +205,7 @@ class OnlineApp:
         parsed: Recordable = asked.parsed
         for note in parsed.notes:
             self._note(note)
-        if is_repeated(request):
-            asked = replace(asked, retry=True)
+        asked = replace(asked, retry=is_repeated(request), version=await self._version_asked_for(request, asked))
         work = asyncio.ensure_future(self._parts.chat.answer(asked))
         over = HttpError(503, "stopping", "the service is ending")
         try:
@@ -215,6 +218,23 @@ class OnlineApp:
         }
         self._parts.metrics.count_answers(answers)
         return write_answers(parsed, answers, self._parts.chat_format, headers)
+
+    async def _version_asked_for(self, request: Request, asked: ServiceRequest) -> int | None:
+        """The version that an operator's header names. Raises HttpError: 403 for anybody else, 400 for no version."""
+        name = request.headers.get(PIN_HEADER)
+        if name is None:
+            return None
+        if not asked.whose.client.startswith(OPERATOR):
+            message = f"{PIN_HEADER} is for those who have a token of astune.online.serve.operators"
+            raise HttpError(403, "not_an_operator", message)
+        try:
+            return await asyncio.to_thread(self._resolve, name)
+        except StoreError as error:
+            raise HttpError(400, "unknown_version", f"{PIN_HEADER}: {error}") from None
+
+    def _resolve(self, name: str) -> int:
+        with self._parts.database.reading() as connection:
+            return resolve(connection, name).number
 
     def _note(self, text: str, kind: str | None = None) -> None:
         """Say once what a request asked for and did not get: this text, or the first of its kind."""
@@ -258,15 +278,18 @@ class OnlineApp:
         failure = self._parts.submissions.failure
         state = {"state": "well"} if failure is None else {"state": "cannot write", "reason": failure}
         versions = self._parts.versions
-        return json_response({**state, "version": versions.newest, **versions.trouble})
+        return json_response({**state, "version": versions.serving, **versions.trouble})
 
     async def _ready(self, request: Request, client: str | None) -> Response:
+        if self._parts.presence.state == "draining":
+            return json_response({"ready": False, "state": "draining"}, 503)
         look = await self._parts.readiness.look()
-        body = {"ready": look.is_ready, "version": self._parts.versions.newest, **look.parts}
+        body = {"ready": look.is_ready, "version": self._parts.versions.serving, **look.parts}
         return json_response(body, 200 if look.is_ready else 503)
 
     async def _metrics(self, request: Request, client: str | None) -> Response:
-        text = await asyncio.to_thread(self._parts.metrics.text)
+        held, totals = self._parts.versions.held, dict(self._parts.presence.totals)
+        text = await asyncio.to_thread(self._parts.metrics.text, held, totals)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     def _look_up(

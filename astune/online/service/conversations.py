@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from astune.context_tracker.calls import KnownTurn
 from astune.context_tracker.tracker import ContextTracker
 from astune.online.service.callers import Caller
+from astune.online.store.assignments import LastAnswer
 from astune.online.store.requests import (
     RecordedRequest,
     TurnPlace,
@@ -42,10 +43,14 @@ class LiveConversation:
     written: list[Turn] = field(default_factory=list)
     exchanges: dict[str, str] = field(default_factory=dict)
     requests: int = 0
+    last: LastAnswer | None = None
+    """Its last answer, or the decision on one that is under way."""
 
     def take_back(self, requests: Sequence[RecordedRequest]) -> None:
         """Go on from what the store has."""
         self.requests = len(requests)
+        sampled = [LastAnswer(each.version, each.answered) for each in requests if each.version >= 0]
+        self.last = max(sampled, key=lambda each: each.time, default=None)
         redacted = next((number for number, request in enumerate(requests) if request.redacted), len(requests))
         known: list[KnownTurn] = []
         for request in requests[:redacted]:

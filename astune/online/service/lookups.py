@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,15 +56,15 @@ class Lookups:
 
     def versions(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
-            made = [asdict(version) for version in every(connection)]
-        return {"serving": self._versions.newest, **self._versions.trouble, "versions": made}
+            made = [asdict(replace(version, probes=None)) for version in every(connection)]  # which are long
+        return {"serving": self._versions.serving, **self._versions.trouble, "versions": made}
 
     def status(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
             commits = by_state(connection)
             feedback = feedback_figures(connection).by_state
         return {
-            "serving": self._versions.newest,
+            "serving": self._versions.serving,
             **self._versions.trouble,
             "seconds": self._clock() - self._began,
             "commits": commits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
@@ -13,9 +13,18 @@ from astune.config.online import FeedbackConfig
 from astune.context_tracker.tracker import ChatAnswer
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import follow_figures
+from astune.online.store.traffic import Traffic
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
 
+VERSION_FIGURES = {
+    "requests": "Requests, by the version that was to answer.",
+    "errors": "Those that failed by no fault of the caller.",
+    "empty": "Answers without text or tool call.",
+    "slow": "Requests that took longer than astune.online.serve.slow_seconds.",
+    "tool_calls": "Tool calls in answers.",
+    "tool_failures": "Those that went wrong, as the next request says.",
+}
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -53,9 +62,25 @@ class ServiceMetrics:
             self._tokens.labels("answer").inc(answer.completion_tokens)
             self._answers.labels(str(answer.turn.policy_version)).inc()
 
-    def text(self) -> bytes:
+    def text(self, served: Collection[int], totals: Mapping[int, Traffic]) -> bytes:
+        """`served` are the versions in memory, `totals` the counts of this process by version."""
         with self._database.reading() as connection:
-            return generate_latest(self.registry) + write_metrics(feedback_metrics(connection))
+            found = [*version_metrics(served, totals), *feedback_metrics(connection)]
+        return generate_latest(self.registry) + write_metrics(found)
+
+
+def version_metrics(served: Collection[int], totals: Mapping[int, Traffic]) -> list[Metric]:
+    """The versions in memory, and what became of the requests that each answered."""
+    held = GaugeMetricFamily("astune_version_held", "1 for each version in memory.", labels=["version"])
+    for version in served:
+        held.add_metric([str(version)], 1)
+    counted = []
+    for name, meaning in VERSION_FIGURES.items():
+        family = CounterMetricFamily(f"astune_version_{name}", meaning, labels=["version"])
+        for version, traffic in sorted(totals.items()):
+            family.add_metric([str(version)], getattr(traffic, name))
+        counted.append(family)
+    return [held, *counted]
 
 
 def feedback_metrics(connection: sa.Connection) -> list[Metric]:

@@ -102,7 +102,7 @@ class Readiness:
         await asyncio.to_thread(_check_room, self._folders, self._file)
 
     async def _answer(self) -> None:
-        await self._versions.of("").generate([0], Sampling(max_tokens=1))
+        await self._versions.current.generate([0], Sampling(max_tokens=1))
 
 
 def _describe(task: asyncio.Task[None]) -> str:

@@ -12,9 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
+from astune.errors import StoreError
 from astune.online.clock import SteadyClock, format_at
 from astune.online.comparing.sampling import VersionSampler
 from astune.online.comparing.service import Comparisons
@@ -26,6 +29,7 @@ from astune.online.service.chat import MOST_CALLS, ChatService, new_token
 from astune.online.service.conversations import LiveConversations
 from astune.online.service.lookups import Lookups
 from astune.online.service.metrics import ServiceMetrics
+from astune.online.service.presence import Presence
 from astune.online.service.readiness import Readiness
 from astune.online.service.submissions import Submissions
 from astune.online.service.versions import ConversationPolicy, LoadVersion, ServedVersions
@@ -91,35 +95,42 @@ class OnlineService:
         self.database = open_database(store_url(config))
         with self.database.writing() as connection:
             register(connection, model.configured)
-        self.versions = ServedVersions(self.database, model.load)
+        self.presence = Presence(self.database, clock, at_once=serve.update_at_once)
+        may_load, most = self.presence.may_load, serve.most_versions
+        self.versions = ServedVersions(self.database, model.load, most, serve.pin_seconds, may_load=may_load)
         self.versions.open()
-        sampling = Sampling(
-            astune.rollout.max_tokens, astune.rollout.temperature, astune.rollout.top_p, astune.rollout.top_k
-        )
-
-        def tracker_of(policy: Policy, conversation_id: str, began: float) -> ContextTracker:
-            seed = _seed(astune.seed, conversation_id)
-            chat_format = format_at(model.chat_format, astune.model, began)
-            return ContextTracker(policy, chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
+        tracker_of = _tracker_maker(config, model)
 
         def tracker(conversation_id: str, began: float) -> ContextTracker:
-            return tracker_of(ConversationPolicy(self.versions, conversation_id), conversation_id, began)
+            return tracker_of(ConversationPolicy(self.versions), conversation_id, began)
 
         live = LiveConversations(self.database, tracker, most=serve.max_conversations, new_id=new_id)
         self.writer = Writer(self.database)
         sampler = VersionSampler(self.writer, self.database, redactor, model.load, tracker_of, clock)
+        chat = ChatService(
+            live,
+            self.writer,
+            redactor,
+            self.versions,
+            self.presence,
+            clock=clock,
+            slow=serve.slow_seconds,
+            token=token,
+            telemetry=self.telemetry,
+        )
         parts = Parts(
             model.name,
             model.chat_format,
             self.database,
             self.versions,
-            ChatService(live, self.writer, redactor, clock=clock, token=token, telemetry=self.telemetry),
+            chat,
             Submissions(self.writer, online.feedback, redactor, clock, self.telemetry),
             access,
             Lookups(self.database, self.versions, time.monotonic),
             self._metrics(access, live, redactor),
             Readiness(self.writer, self.versions, *_places(online_folder(config), self.database)),
             Comparisons(self.writer, self.database, astune, redactor, sampler, clock),
+            self.presence,
             serve.feedback_without_token,
         )
         self.app = OnlineApp(parts)
@@ -137,10 +148,10 @@ class OnlineService:
         metrics = ServiceMetrics(self.database, time.monotonic)
         metrics.gauge("astune_requests_under_way", "Requests under way.", lambda: access.under_way)
         metrics.gauge("astune_conversations", "Conversations in memory.", lambda: len(live))
-        metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.newest)
+        metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.serving)
         metrics.gauge(
             "astune_version_not_served",
-            "The newest version, where it cannot be loaded.",
+            "The champion, where it cannot be loaded.",
             lambda: self.versions.not_served or 0,
         )
         metrics.gauge("astune_redactions", "Texts that redaction changed.", lambda: redactor.changes)
@@ -148,17 +159,34 @@ class OnlineService:
         metrics.gauge("astune_version_failures", "Times one could not be loaded.", lambda: self.versions.failures)
         return metrics
 
+    async def poll(self) -> None:
+        """Load what is to answer now, and tell the store what was counted and what is in memory."""
+        try:
+            await self.versions.poll()
+        finally:
+            await asyncio.to_thread(self.presence.report, self.versions.held)
+
     async def poll_forever(self, seconds: float) -> None:
         while True:
-            await asyncio.sleep(seconds)
             try:
-                await self.versions.poll()
+                await self.poll()
             except Exception as error:  # the store is away for a while: what answers goes on
                 logger.error("no look for a new version: %s", error)
+            await asyncio.sleep(seconds)
+
+    def drain(self, seconds: float) -> float:
+        """Be ready no more; return for how long to answer all the same: others have to learn of it first, if there are
+        any."""
+        self.presence.state = "draining"
+        return seconds if self.presence.others else 0.0
 
     def close(self) -> None:
         """Write what was taken, then close the database."""
         self.writer.close()
+        try:
+            self.presence.leave()
+        except (StoreError, sa.exc.SQLAlchemyError) as error:
+            logger.error("the last counts could not be written: %s", error)
         self.database.close()
         self.telemetry.close()
 
@@ -175,10 +203,16 @@ async def _serve(config: Config, model: Model, ready: Callable[[str], None]) -> 
         served = server_config(
             service.guarded, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=GRACE_SECONDS
         )
+        service.presence.url = url_of(settings.host, listener)
         polling = asyncio.create_task(service.poll_forever(settings.poll_seconds))
         try:
             with short_pauses():
-                await serve_until_signal(served, listener, lambda: ready(url_of(settings.host, listener)))
+                await serve_until_signal(
+                    served,
+                    listener,
+                    lambda: ready(url_of(settings.host, listener)),
+                    drain=lambda: service.drain(settings.drain_seconds),
+                )
         finally:
             polling.cancel()
 
@@ -203,6 +237,19 @@ def _places(folder: Path, database: Database) -> tuple[set[Path], Path | None]:
         return {folder}, None
     file = Path(name).absolute()
     return {folder, file.parent}, file
+
+
+def _tracker_maker(config: Config, model: Model) -> Callable[[Policy, str, float], ContextTracker]:
+    """A function that makes the tracker of a conversation with this id, which began at that time."""
+    rollout = config.astune.rollout
+    sampling = Sampling(rollout.max_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
+
+    def tracker_of(policy: Policy, conversation_id: str, began: float) -> ContextTracker:
+        chat_format = format_at(model.chat_format, config.astune.model, began)
+        seed = _seed(config.astune.seed, conversation_id)
+        return ContextTracker(policy, chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
+
+    return tracker_of
 
 
 def _seed(seed: int, conversation_id: str) -> int:

@@ -8,9 +8,14 @@ trained.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 import os
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +33,28 @@ from astune.online.training.checkpoint import check
 from astune.sampling import is_greedy
 from astune.types import Generation, Sampling
 
+logger = logging.getLogger(__name__)
+
 KEY = "astune.online.serve.engine"
 LOAD_SECONDS = 300.0
+GONE = 404
+LEAVING = "astune-adapter-leaves"
+"""The thread in which a vLLM lets go of an adapter."""
 
 
 class VllmPolicy:
-    """One version of the model in a vLLM. `model` is what the vLLM calls it."""
+    """One version of the model in a vLLM. `model` is what the vLLM calls it; `load` has the vLLM load its adapter."""
 
-    def __init__(self, http: httpx.AsyncClient, model: str, version: int, context_length: int) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        model: str,
+        version: int,
+        context_length: int,
+        load: Callable[[], object] | None = None,
+    ) -> None:
         self._http, self._model, self._version, self._context_length = http, model, version, context_length
+        self._load = load
 
     @property
     def context_length(self) -> int:
@@ -44,10 +62,16 @@ class VllmPolicy:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises PolicyError where the engine does not answer, or not with token ids."""
+        body = completion_request(self._model, prompt_ids, sampling)
         try:
-            response = await self._http.post("completions", json=completion_request(self._model, prompt_ids, sampling))
+            response = await self._http.post("completions", json=body)
+            if response.status_code == GONE and self._load is not None:  # another server unloaded it, or it began anew
+                await asyncio.to_thread(self._load)
+                response = await self._http.post("completions", json=body)
         except httpx.HTTPError as error:
             raise PolicyError(f"no answer from the engine: {name_error(error)}") from None
+        except ModelError as error:
+            raise PolicyError(str(error)) from None
         if not response.is_success:
             raise PolicyError(f"the engine answered {response.status_code}: {response.text:.300}")
         ids, logprobs, reason = read_completion(response.json())
@@ -104,8 +128,13 @@ class VllmEngine:
         if not self._context_length:
             self._context_length = self._longest()
             self._probe()
-        model = self._config.model if version.folder is None else self._adapter(version)
-        return VllmPolicy(self._http, model, version.number, self._context_length)
+        if version.folder is None:
+            return VllmPolicy(self._http, self._config.model, version.number, self._context_length)
+        load = partial(self._adapter, version)
+        name = load()
+        policy = VllmPolicy(self._http, name, version.number, self._context_length, load)
+        weakref.finalize(policy, self._unload, name).atexit = False
+        return policy
 
     def close(self) -> None:
         """For who only looked whether it is there: the policies that were loaded answer all the same."""
@@ -126,6 +155,18 @@ class VllmEngine:
         if not response.is_success and "already been loaded" not in response.text:
             raise ModelError(f"the engine does not load {folder}: {response.status_code}: {response.text:.300}")
         return name
+
+    def _unload(self, name: str) -> None:
+        """Nobody asks for the adapter here any more: it leaves the vLLM, which another server may have load it again.
+        In a thread of its own, as others wait for the event loop."""
+
+        def unload() -> None:
+            try:
+                self._sync.post("unload_lora_adapter", json={"lora_name": name}, timeout=LOAD_SECONDS)
+            except httpx.HTTPError as error:
+                logger.warning("the engine keeps the adapter %s: %s", name, name_error(error))
+
+        threading.Thread(target=unload, name=LEAVING, daemon=True).start()
 
     def _longest(self) -> int:
         try:

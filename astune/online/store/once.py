@@ -20,6 +20,13 @@ def insert_or_raise(connection: sa.Connection, table: sa.Table, row: Mapping[str
     connection.execute(_or_raise(table, column, connection.dialect.name), dict(row))
 
 
+def insert_or_add(
+    connection: sa.Connection, table: sa.Table, key: Mapping[str, object], numbers: Mapping[str, object]
+) -> None:
+    """Insert a row of numbers; a row that has the key already gets the sums."""
+    connection.execute(_or_add(table, tuple(numbers), connection.dialect.name), {**key, **numbers})
+
+
 @functools.cache
 def _once(table: sa.Table, dialect: str) -> sa.Insert:
     return _insert(table, dialect).on_conflict_do_nothing()
@@ -31,6 +38,13 @@ def _or_raise(table: sa.Table, column: str, dialect: str) -> sa.Insert:
     there, new = table.c[column], insert.excluded[column]
     larger = {column: sa.case((there < new, new), else_=there)}
     return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=larger)
+
+
+@functools.cache
+def _or_add(table: sa.Table, columns: tuple[str, ...], dialect: str) -> sa.Insert:
+    insert = _insert(table, dialect)
+    sums = {name: table.c[name] + insert.excluded[name] for name in columns}
+    return insert.on_conflict_do_update(index_elements=list(table.primary_key), set_=sums)
 
 
 def _insert(table: sa.Table, dialect: str) -> postgresql.Insert | sqlite.Insert:

@@ -16,9 +16,11 @@ from astune.errors import StoreError, nearest
 from astune.online.store import audit as audit_lines
 from astune.online.store import comparisons
 from astune.online.store.answers import chunks, find_of
+from astune.online.store.assignments import unit_of
 from astune.online.store.feedback.rows import RATER
 from astune.store.database import Database, copies_of
 from astune.store.tables import (
+    assignments,
     audit,
     commits,
     conversations,
@@ -172,6 +174,7 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
         database.write(partial(comparisons.forget_rater, rater=whose.user.removeprefix(RATER)))
     for numbers in chunks(opinions, MOST_IDS):
         done.feedback += database.write(partial(_delete_feedback, part=numbers))
+    database.write(partial(_delete_assignments, whose=whose))
     _clear_audit_lines(database, names, notes, seen, done)
     told = {name: value for name, value in vars(done).items() if name not in ("audit_lines", "copies")}
     told |= {"kept": len(done.kept)}
@@ -296,6 +299,8 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
         conversations.delete().where(conversations.c.conversation_id.in_(part))  # with requests, turns and samples
     ).rowcount
     connection.execute(exposures.delete().where(exposures.c.conversation_id.in_(part)))
+    units = [unit_of("", None, conversation) for conversation in part]
+    connection.execute(assignments.delete().where(assignments.c.unit.in_(units)))
     for ids in chunks(sorted(touched), MOST_IDS):
         linked = sa.select(episode_messages.c.episode_id).where(episode_messages.c.episode_id.in_(ids)).distinct()
         shared = set(connection.scalars(linked))
@@ -311,6 +316,16 @@ def _delete_conversations(connection: sa.Connection, part: Sequence[str], names:
 
 def _delete_feedback(connection: sa.Connection, part: Sequence[int]) -> int:
     return connection.execute(feedback.delete().where(feedback.c.id.in_(part))).rowcount
+
+
+def _delete_assignments(connection: sa.Connection, whose: DeletionScope) -> None:
+    """Delete those of a user, or those from before a time; a conversation's own go with it."""
+    if whose.user is not None:
+        unit = assignments.c.unit
+        theirs = unit.startswith("user:") & unit.endswith(f":{whose.user}", autoescape=True)
+        connection.execute(assignments.delete().where(theirs))
+    if whose.before is not None:
+        connection.execute(assignments.delete().where(assignments.c.first < whose.before))
 
 
 def _clear_audit_lines(database: Database, names: set[str], notes: set[str], seen: int, done: DeletionReport) -> int:

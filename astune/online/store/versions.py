@@ -70,7 +70,7 @@ class VersionTree:
 
 AS_CONFIGURED = ModelVersion(0)
 NOT_SERVED, SERVED = "version not served", "version served"
-"""Kinds of audit lines: the newest version cannot be loaded, so an older one answers; it could be loaded later."""
+"""Kinds of audit lines: a version cannot be loaded, so another one answers; it could be loaded later."""
 
 
 def newest(connection: sa.Connection) -> ModelVersion:
@@ -107,8 +107,9 @@ def parent_of(connection: sa.Connection, version: ModelVersion) -> ModelVersion 
 
 
 def why_not_served(connection: sa.Connection) -> str | None:
-    """The reason why the newest version does not answer, as a service has last reported; None if it does."""
-    said = audit.lines(connection, subjects=[str(newest(connection).number)])
+    """The reason why the champion does not answer, as a service has last reported; None if it does."""
+    champion = connection.scalar(sa.select(aliases.c.version).where(aliases.c.name == "champion"))
+    said = audit.lines(connection, subjects=[str(champion or 0)])
     last = [line for line in said if line.what in (NOT_SERVED, SERVED)][-1:]
     return next(
         (f"v{line.details['answers']} answers: {line.details['why']}" for line in last if line.what == NOT_SERVED), None

@@ -18,6 +18,7 @@ from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import FollowFigures, follow_figures
 from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.servers import ServerRow, every_server
 from astune.online.store.versions import ModelVersion
 from astune.online.training.commit import LEASE
 from astune.online.training.learning import SHARE
@@ -110,7 +111,8 @@ MOST_COMMITS = 20
 class ServiceStatus:
     """`versions` are those that were made, of which `champion` is to answer; `feedback` counts by state
     (`store.feedback.rules.STATES`); `rated` are the episodes that no version was made from yet; `trainer` is the
-    process that has the lease; `not_served` says why another version than champion answers."""
+    process that has the lease; `not_served` says why another version than champion answers. `servers` are all that
+    have a row, dead ones too."""
 
     now: float
     versions: Sequence[ModelVersion]
@@ -122,6 +124,7 @@ class ServiceStatus:
     not_served: str | None = None
     following: Sequence[FollowFigures] = ()
     """Of judges of what users did after an answer."""
+    servers: Sequence[ServerRow] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -141,4 +144,5 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             aliases.champion(connection).number,
             versions.why_not_served(connection),
             follow_figures(connection, FeedbackConfig()),
+            every_server(connection),
         )

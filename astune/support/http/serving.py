@@ -8,9 +8,12 @@ begun, plus one for each `BYTES_A_SECOND` of a body that is asked for. Its head 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import httptools
@@ -80,11 +83,13 @@ async def serve_until_signal(
     ready: Callable[[], None],
     *,
     stop: Callable[[], bool] = lambda: False,
+    drain: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until `stop` says so; what is under way may end. `ready` is called when the
-    server answers and hears signals: one that came earlier would end the process in the middle of its start."""
+    server answers and hears signals: one that came earlier would end the process in the middle of its start. `drain` is
+    called at the first SIGTERM and gives the seconds for which new requests are answered still."""
     listener.listen(BACKLOG)
-    await _Server(config, ready, stop).serve(sockets=[listener])
+    await _Server(config, ready, stop, drain).serve(sockets=[listener])
 
 
 class ServerThread:
@@ -107,17 +112,35 @@ class ServerThread:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        ready: Callable[[], None],
+        stop: Callable[[], bool],
+        drain: Callable[[], float],
+    ) -> None:
         super().__init__(config)
-        self._ready, self._stop = ready, stop
+        self._ready, self._stop, self._drain = ready, stop, drain
+        self._until: float | None = None
+        """The end of draining, once it has begun."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._until is None:
+            seconds = self._drain()
+            self._until = time.monotonic() + seconds
+            if seconds > 0:
+                self._captured_signals.append(sig)  # raised again at the end, as the others
+                return
+        super().handle_exit(sig, frame)
+
     async def on_tick(self, counter: int) -> bool:
-        return self._stop() or await super().on_tick(counter)
+        is_over = self._until is not None and time.monotonic() >= self._until
+        return is_over or self._stop() or await super().on_tick(counter)
 
 
 class _Parser(httptools.HttpRequestParser):

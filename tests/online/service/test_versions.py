@@ -15,6 +15,7 @@ from astune.config.schema import Config
 from astune.errors import ModelError, RunFolderError
 from astune.online.service.models import LEAVING, local_model
 from astune.online.service.versions import RETRY_SECONDS, ServedVersions
+from astune.online.store.aliases import promote
 from astune.online.store.versions import ModelVersion, add, register
 from astune.online.training.checkpoint import seal
 from astune.online.training.log import status_of
@@ -25,8 +26,10 @@ from tests.online.service.conftest import user
 
 
 def made(database, number, **more):
+    """Version `number`, made from the one before, is champion."""
     with database.writing() as connection:
         add(connection, ModelVersion(number, parent=number - 1, **more))
+        promote(connection, number, role="train", why="made", now=1.0)
 
 
 async def test_requests_that_begin_get_the_new_version_and_those_under_way_end_on_the_old(store, make_service):
@@ -44,7 +47,7 @@ async def test_requests_that_begin_get_the_new_version_and_those_under_way_end_o
         await begun.wait()
         made(client.service.database, 1)
         assert await client.service.versions.poll() and not await client.service.versions.poll()
-        new = await client.chat([user("Hi")], headers={"X-ASTune-Conversation": "c"})
+        new = await client.chat([user("Hi")], headers={"X-ASTune-Conversation": "d"})
         go_on.set()
         old = await under_way
         looked = [(await client.get(f"/v1/astune/requests/{each['id']}")).json() for each in (old, new)]
@@ -52,7 +55,7 @@ async def test_requests_that_begin_get_the_new_version_and_those_under_way_end_o
         with client.service.database.reading() as connection:
             rows = connection.execute(tables.exposures.select().order_by(tables.exposures.c.version)).all()
         assert [(row.conversation_id, row.version) for row in rows] == [
-            (new["conversation"], 0),
+            (old["conversation"], 0),
             (new["conversation"], 1),
         ]
         assert (await client.get("/v1/astune/versions")).json()["serving"] == 1
@@ -71,14 +74,14 @@ async def test_a_version_that_cannot_be_loaded_changes_nothing_and_is_tried_agai
             raise RunFolderError("the checkpoint is broken")
         return ScriptedPolicy(["4"], chat_format, policy_version=version.number)
 
-    versions = ServedVersions(database, load, lambda: now[0])
+    versions = ServedVersions(database, load, clock=lambda: now[0])
     versions.open()
     made(database, 1)
     assert [await versions.poll() for _ in range(3)] == [False] * 3
-    assert (versions.newest, versions.failures, tried) == (0, 1, [0, 1])
+    assert (versions.serving, versions.failures, tried) == (0, 1, [0, 1])
     now[0] += RETRY_SECONDS
     assert await versions.poll()
-    assert versions.newest == 1
+    assert versions.serving == 1
     database.close()
 
 
@@ -100,18 +103,18 @@ async def test_the_newest_version_that_is_whole_answers_and_the_damaged_one_is_t
             raise RunFolderError(f"the checkpoint of {version.number} is broken")
         return ScriptedPolicy(["4"], chat_format, policy_version=version.number)
 
-    versions = ServedVersions(database, load, lambda: now[0])
+    versions = ServedVersions(database, load, clock=lambda: now[0])
     versions.open()
-    assert (versions.newest, versions.not_served, versions.failures) == (1, 3, 2)
+    assert (versions.serving, versions.not_served, versions.failures) == (1, 3, 2)
     assert "version 3 is not served, version 1 answers: the checkpoint of 3 is broken" in caplog.text
     assert status_of(database, 0.0).not_served == "v1 answers: the checkpoint of 3 is broken"
     damaged.remove(2)
     now[0] += RETRY_SECONDS
-    assert await versions.poll() and (versions.newest, versions.not_served) == (2, 3)
+    assert await versions.poll() and (versions.serving, versions.not_served) == (2, 3)
     assert not await versions.poll(), "it is tried again after a while"
     damaged.remove(3)
     now[0] += RETRY_SECONDS
-    assert await versions.poll() and (versions.newest, versions.not_served) == (3, None)
+    assert await versions.poll() and (versions.serving, versions.not_served) == (3, None)
     assert status_of(database, 0.0).not_served is None
     database.close()
 

@@ -7,7 +7,7 @@ import pytest
 
 from astune.config.online import OnlineEngineConfig
 from astune.errors import ConfigError, ModelError, PolicyError
-from astune.online.service.vllm import VllmEngine
+from astune.online.service.vllm import LEAVING, VllmEngine
 from astune.online.store.versions import ModelVersion
 from astune.online.training.checkpoint import seal
 from astune.testing import ScriptedPolicy, ScriptedVllm
@@ -86,6 +86,23 @@ async def test_a_version_of_another_store_is_not_what_the_engine_had_under_its_n
         policy = engine(vllm, store).load(ModelVersion(1, folder="v1", sha256=seal(adapter)))
     await policy.generate([5], Sampling(4))
     assert vllm.adapters[vllm.requests[-1]["model"]] == str(stores[1] / "v1")
+
+
+async def test_an_adapter_leaves_the_engine_with_its_policy_and_is_loaded_again_for_another_server(
+    chat_format, tmp_path
+):
+    vllm = ScriptedVllm(lambda prompt: "Hello", chat_format)
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "adapter_config.json").write_text("{}")
+    version = ModelVersion(1, folder="v1", sha256=seal(tmp_path / "v1"))
+    one, other = (engine(vllm, tmp_path).load(version) for _ in range(2))
+    del one
+    for thread in threading.enumerate():
+        if thread.name == LEAVING:
+            await asyncio.to_thread(thread.join)
+    assert not vllm.adapters
+    assert (await other.generate([5], Sampling(4))).policy_version == 1
+    assert len(vllm.adapters) == 1
 
 
 def test_an_engine_that_cannot_serve_is_an_error_at_the_start(chat_format, tmp_path, monkeypatch):

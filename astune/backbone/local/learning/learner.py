@@ -17,7 +17,7 @@ from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.critic import Critic, credit
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.learning.optimizer import make_optimizer
-from astune.backbone.local.learning.reference import Reference, reference_of, score
+from astune.backbone.local.learning.reference import Reference, reference_of, score_samples
 from astune.backbone.local.learning.teacher import Weighed, make_teacher
 from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
 from astune.backbone.losses.critic import Appraisal
@@ -178,16 +178,9 @@ class LocalLearner:
         return {"loss": float(objective.loss.detach().sum())} | figures | {"packed_tokens": float(batch.tokens.numel())}
 
     async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
-        found: list[Sequence[float]] = [()] * len(samples)
-        most, loaded = self._trainer.micro_batch_tokens, self._loaded
-        compute = self._reference if reference else partial(score, loaded.model)
-        assert compute is not None, "MethodRules.needs_reference says which methods have one"
-        for batch in micro_batches(samples, most, loaded.device, loaded.family.layout):
-            with loaded.training():
-                logprob = compute(batch)
-            for row, number in enumerate(batch.samples):
-                found[number] = logprob[batch.row == row].tolist()
-        return found
+        assert not reference or self._reference is not None, "MethodRules.needs_reference says which methods have one"
+        compute = self._reference if reference else None
+        return score_samples(self._loaded, samples, self._trainer.micro_batch_tokens, compute)
 
     async def publish(self) -> int:
         """Hand the weights to the sampler. Without an update since the last time they are what they were, and so is the

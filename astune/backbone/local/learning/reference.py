@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
-from astune.backbone.local.learning.batch import MicroBatch
+from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.model.model import LoadedModel
+from astune.types import Sample
 
 Reference: TypeAlias = Callable[[MicroBatch], torch.Tensor]
 """Gives the log-probability (e,) of every trained token, at its temperature, without gradient. To be called within
@@ -31,6 +32,20 @@ def reference_of(loaded: LoadedModel) -> Reference:
 def score(model: Any, batch: MicroBatch) -> torch.Tensor:
     """By the weights of `model` as they are."""
     return predict(model, batch).logprob
+
+
+def score_samples(
+    loaded: LoadedModel, samples: Sequence[Sample], most_tokens: int, compute: Reference | None = None
+) -> list[Sequence[float]]:
+    """The log-probabilities of each sample's tokens with weight, by `compute`, or by the weights that are trained."""
+    compute = compute or partial(score, loaded.model)
+    found: list[Sequence[float]] = [()] * len(samples)
+    for batch in micro_batches(samples, most_tokens, loaded.device, loaded.family.layout):
+        with loaded.training():
+            logprob = compute(batch)
+        for row, number in enumerate(batch.samples):
+            found[number] = logprob[batch.row == row].tolist()
+    return found
 
 
 def score_by_base(loaded: LoadedModel, batch: MicroBatch) -> torch.Tensor:

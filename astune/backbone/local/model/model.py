@@ -241,6 +241,12 @@ def let_go(model: Any) -> None:
         vars(module).pop("forward", None)
 
 
+def empty_cache() -> None:
+    """Give the GPU back what torch holds of it and nobody uses."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def save_model(loaded: LoadedModel, directory: Path) -> None:
     """Write weights, configuration and tokenizer: a folder that any tool for Hugging Face models reads. Of a model with
     adapters only the adapter, as peft has it."""
