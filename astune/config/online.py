@@ -57,9 +57,6 @@ class ServeConfig(Section):
     most_versions: int = Field(
         3, ge=2, description="in memory at the same time: the champion, a challenger, those that conversations keep"
     )
-    pin_seconds: PositiveFloat = Field(
-        1800.0, description="a conversation keeps its version until it has rested for so long, or that is rolled back"
-    )
     update_at_once: PositiveInt = Field(1, description="servers over one store that load a new version at a time")
     drain_seconds: NonNegativeFloat = Field(
         10.0,

@@ -3,66 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from astune.context_tracker.prompt.messages import meaning
-from astune.context_tracker.tracker import ContextTracker
 from astune.errors import OnlineError
 from astune.gateway.chat_completions import parse_chat_completion
-from astune.online.redaction import Redactor
 from astune.online.service.callers import Caller
 from astune.online.service.chat import ChatService, ServiceRequest
-from astune.online.service.conversations import LiveConversations
-from astune.online.service.versions import LoadVersion
 from astune.online.store import comparisons
 from astune.online.store.aliases import resolve
 from astune.online.store.recorded import RecordedAnswer, load_recorded
 from astune.store.database import Database
-from astune.store.writer import Writer
-from astune.types import Policy
 
 MOST_TRIED = 5
 """Requests that are answered anew for one pair, where both versions say the same."""
-MOST_LOADED = 2
-"""Versions that stay loaded for the next pair."""
-
-TrackerOf = Callable[[Policy, str, float], ContextTracker]
-"""A tracker of a policy for the conversation with this id, which began at that time."""
 
 
 class VersionSampler:
-    """Answers requests of the store by versions that are named, whichever of them is served.
+    """Answers requests of the store by versions that are named, whichever of them is served. `chat` records."""
 
-    `chat` records as the service does; its conversations are not those of clients.
-    """
-
-    def __init__(
-        self,
-        writer: Writer,
-        database: Database,
-        redactor: Redactor,
-        load: LoadVersion,
-        tracker: TrackerOf,
-        clock: Callable[[], float],
-    ) -> None:
-        self._database, self._load = database, load
-        self._policies: dict[int, Policy] = {}
-        self._pinned: dict[str, int] = {}
-        """The version that answers in a conversation that is to be compared."""
-
-        def track(conversation_id: str, began: float) -> ContextTracker:
-            return tracker(self._policies[self._pinned[conversation_id]], conversation_id, began)
-
-        live = LiveConversations(database, track, most=MOST_LOADED, new_id=lambda: secrets.token_hex(16))
-        self._chat = ChatService(live, writer, redactor, clock=clock)
+    def __init__(self, chat: ChatService, database: Database) -> None:
+        self._chat, self._database = chat, database
 
     async def sample(self, client: str, versions: tuple[int, int]) -> tuple[str, str] | None:
         """Sample two answers that differ, to the client's newest request that these versions have not answered; return
-        their msg_ids, None if there is no such request. Raises AstuneError where a version cannot be loaded or does not
-        answer."""
+        their msg_ids, None if there is no such request. Raises HttpError where a version cannot be loaded, AstuneError
+        where it does not answer."""
         for _ in range(MOST_TRIED):
             question, known = await asyncio.to_thread(self._choose, client, versions)
             if question is None:
@@ -94,31 +62,14 @@ class VersionSampler:
 
     async def _answer(self, question: RecordedAnswer, number: int) -> str:
         """The msg_id of the answer."""
-        await self._have(number)
         asked = question.heading
         body = {"messages": list(question.messages), **({"tools": list(question.tools)} if question.tools else {})}
         whose = Caller(
             asked.client, asked.user, f"{asked.msg_id} v{number}", asked.task_id, f"{comparisons.COPIED}{asked.msg_id}"
         )
-        conversation_id = f"c-{str(whose.key)[:32]}"
-        self._pinned[conversation_id] = number
-        try:
-            request = ServiceRequest(parse_chat_completion(body), whose, f"v{number}", "chatcmpl-")
-            answers, _ = await self._chat.answer(request)
-        finally:
-            del self._pinned[conversation_id]
+        request = ServiceRequest(parse_chat_completion(body), whose, f"v{number}", "chatcmpl-", version=number)
+        answers, _ = await self._chat.answer(request)
         return f"chatcmpl-{answers[0].answer_id}"
-
-    async def _have(self, number: int) -> None:
-        """Load the version, if it is not there. Raises AstuneError."""
-        if number in self._policies:
-            return
-        with self._database.reading() as connection:
-            version = resolve(connection, f"v{number}")
-        policy = await asyncio.to_thread(self._load, version)
-        while len(self._policies) >= MOST_LOADED:
-            del self._policies[next(iter(self._policies))]
-        self._policies[number] = policy
 
 
 def _differ(connection: sa.Connection, msg_ids: Sequence[str]) -> bool:

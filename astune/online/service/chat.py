@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,12 +63,16 @@ class ServiceRequest:
     retry: bool = False
     """The client repeats a request whose answer it did not get."""
     version: int | None = None
-    """The version that an operator wants to answer."""
+    """The version that is to answer, if whoever asks chose one."""
+
+    @property
+    def is_operators(self) -> bool:
+        return self.whose.client.startswith(OPERATOR)
 
     @property
     def counts(self) -> bool:
-        """False of what an operator asks."""
-        return not self.whose.client.startswith(OPERATOR)
+        """False of what an operator asks, and of what is asked of a version that was chosen."""
+        return self.version is None and not self.is_operators
 
 
 def new_token() -> str:
@@ -89,14 +92,13 @@ class ChatService:
         presence: Presence,
         *,
         clock: Callable[[], float],
-        slow: float = math.inf,
         token: Callable[[], str] = new_token,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._telemetry = telemetry or Telemetry(None)
         self._live, self._writer, self._redactor = live, writer, redactor
         self._versions, self._presence = versions, presence
-        self._clock, self._slow, self._token = clock, slow, token
+        self._clock, self._token = clock, token
 
     async def answer(self, asked: ServiceRequest) -> tuple[list[ChatAnswer], LiveConversation]:
         """The answers, with an id that no other reply has, and their conversation. A caller that is cancelled before
@@ -142,7 +144,7 @@ class ChatService:
             raise
         finally:
             traffic.seconds = max(0.0, self._clock() - began)
-            traffic.slow = int(traffic.seconds > self._slow)
+            traffic.slow = int(traffic.seconds > self._presence.slow)
             if asked.counts:
                 self._presence.count(answering.decision.version, traffic)
 
@@ -206,7 +208,7 @@ class ChatService:
             RecordedTurn(each.turn, history.digest_with(message), each.forced, each.shown)
             for each, message in zip(known, said, strict=True)
         )
-        if not asked.counts:
+        if asked.is_operators:
             turns = tuple(replace(each, turn=replace(each.turn, excluded=ASKED_BY_OPERATOR)) for each in turns)
         redacted = self._redactor.apply([*turn.messages, *(each.turn.response for each in turns)])
         if redacted.changed:

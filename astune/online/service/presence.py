@@ -29,10 +29,11 @@ LEASE = "load a version"
 
 
 class Presence:
-    """One server over the store. `clock` is in seconds since 1970."""
+    """One server over the store, of which `at_once` may load a version at a time. `clock` is in seconds since 1970;
+    requests that take more than `slow` seconds are slow."""
 
-    def __init__(self, database: Database, clock: Callable[[], float], *, at_once: int) -> None:
-        self._database, self._clock, self._at_once = database, clock, at_once
+    def __init__(self, database: Database, clock: Callable[[], float], *, at_once: int, slow: float) -> None:
+        self._database, self._clock, self.slow = database, clock, slow
         self.name = f"{name_of(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self.url: str | None = None
         """Where it answers; None until it does."""

@@ -26,7 +26,7 @@ from astune.online.redaction import Redactor
 from astune.online.service.access import AccessControl, read_tokens
 from astune.online.service.app import OnlineApp, Parts
 from astune.online.service.chat import MOST_CALLS, ChatService, new_token
-from astune.online.service.conversations import LiveConversations
+from astune.online.service.conversations import LiveConversations, MakeTracker
 from astune.online.service.lookups import Lookups
 from astune.online.service.metrics import ServiceMetrics
 from astune.online.service.presence import Presence
@@ -42,7 +42,7 @@ from astune.store.writer import Writer
 from astune.support.http.browser_requests import Guarded
 from astune.support.http.serving import claim_address, serve_until_signal, server_config, url_of
 from astune.support.short_pauses import short_pauses
-from astune.types import Policy, Sampling
+from astune.types import Sampling
 from astune.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -95,29 +95,15 @@ class OnlineService:
         self.database = open_database(store_url(config))
         with self.database.writing() as connection:
             register(connection, model.configured)
-        self.presence = Presence(self.database, clock, at_once=serve.update_at_once)
+        self.presence = Presence(self.database, clock, at_once=serve.update_at_once, slow=serve.slow_seconds)
         may_load, most = self.presence.may_load, serve.most_versions
         self.versions = ServedVersions(self.database, model.load, most, serve.pin_seconds, may_load=may_load)
         self.versions.open()
-        tracker_of = _tracker_maker(config, model)
-
-        def tracker(conversation_id: str, began: float) -> ContextTracker:
-            return tracker_of(ConversationPolicy(self.versions), conversation_id, began)
-
+        tracker = _tracker_maker(config, model, self.versions)
         live = LiveConversations(self.database, tracker, most=serve.max_conversations, new_id=new_id)
         self.writer = Writer(self.database)
-        sampler = VersionSampler(self.writer, self.database, redactor, model.load, tracker_of, clock)
-        chat = ChatService(
-            live,
-            self.writer,
-            redactor,
-            self.versions,
-            self.presence,
-            clock=clock,
-            slow=serve.slow_seconds,
-            token=token,
-            telemetry=self.telemetry,
-        )
+        parts_of_chat = (live, self.writer, redactor, self.versions, self.presence)
+        chat = ChatService(*parts_of_chat, clock=clock, token=token, telemetry=self.telemetry)
         parts = Parts(
             model.name,
             model.chat_format,
@@ -129,7 +115,7 @@ class OnlineService:
             Lookups(self.database, self.versions, time.monotonic),
             self._metrics(access, live, redactor),
             Readiness(self.writer, self.versions, *_places(online_folder(config), self.database)),
-            Comparisons(self.writer, self.database, astune, redactor, sampler, clock),
+            Comparisons(self.writer, self.database, astune, redactor, VersionSampler(chat, self.database), clock),
             self.presence,
             serve.feedback_without_token,
         )
@@ -239,17 +225,16 @@ def _places(folder: Path, database: Database) -> tuple[set[Path], Path | None]:
     return {folder, file.parent}, file
 
 
-def _tracker_maker(config: Config, model: Model) -> Callable[[Policy, str, float], ContextTracker]:
-    """A function that makes the tracker of a conversation with this id, which began at that time."""
+def _tracker_maker(config: Config, model: Model, versions: ServedVersions) -> MakeTracker:
     rollout = config.astune.rollout
     sampling = Sampling(rollout.max_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
 
-    def tracker_of(policy: Policy, conversation_id: str, began: float) -> ContextTracker:
+    def tracker(conversation_id: str, began: float) -> ContextTracker:
         chat_format = format_at(model.chat_format, config.astune.model, began)
         seed = _seed(config.astune.seed, conversation_id)
-        return ContextTracker(policy, chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
+        return ContextTracker(ConversationPolicy(versions), chat_format, sampling, max_turns=MOST_CALLS, seed=seed)
 
-    return tracker_of
+    return tracker
 
 
 def _seed(seed: int, conversation_id: str) -> int:
