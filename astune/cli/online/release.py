@@ -46,8 +46,8 @@ def _release(known: argparse.Namespace) -> int:
         )
     from astune.online.place import online_folder, store_url
     from astune.online.release.gate import ChildGate
-    from astune.online.release.log import line_of
     from astune.online.release.releaser import Releaser
+    from astune.online.store.releases import describe
     from astune.store import open_database
 
     folder = online_folder(config)
@@ -55,7 +55,7 @@ def _release(known: argparse.Namespace) -> int:
     last: list[str] = [""]
 
     def tell_change(release: Release | None) -> None:
-        line = "no version waits for a release" if release is None else line_of(release)
+        line = "no version waits for a release" if release is None else f"release {describe(release)}"
         if line != last[0]:
             last[0] = line
             tell(line, flush=True)

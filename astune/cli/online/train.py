@@ -119,6 +119,7 @@ def _status(known: argparse.Namespace) -> int:
 
 
 def _status_lines(found: ServiceStatus) -> list[str]:
+    from astune.online.store.releases import describe
     from astune.online.training.log import header, line_of
 
     newest = found.versions[-1] if found.versions else None
@@ -134,6 +135,10 @@ def _status_lines(found: ServiceStatus) -> list[str]:
         heard = server.state if server.is_there(found.now) else f"gone, last heard of {_ago(found.now - server.heard)}"
         lines.append(f"server    {server.url}, {heard}, with {held}")
     lines.append(f"trainer   {found.trainer or 'none is at work'}")
+    if found.release is not None:
+        lines.append(f"release   {describe(found.release)}")
+        watched = found.releaser or ("nobody watches it" if found.release.is_open else "none is at work")
+        lines.append(f"          {watched}")
     rated = ", ".join(f"{count} {state}" for state, count in found.feedback.items()) or "none"
     lines.append(f"feedback  {rated}")
     if found.feedback.get("held"):

@@ -24,13 +24,12 @@ from astune.online.release.figures import ReleaseFigures, figures_of
 from astune.online.release.gate import SKIPPED, GateResult, PlayGate, has_gate
 from astune.online.release.rules import HOUR, Ruling, Users, decide
 from astune.online.store import aliases, leases, releases, succession, versions
-from astune.online.store.releases import Ended, Release
+from astune.online.store.releases import LEASE, Ended, Release
 from astune.store.database import Database, reason
 from astune.store.tables import assignments
 
 logger = logging.getLogger(__name__)
 
-LEASE = "release"
 LEASE_SECONDS = 30.0
 RETRY_SECONDS = 5.0
 MOST_LOOKS = 200

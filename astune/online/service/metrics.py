@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from astune.config.online import FeedbackConfig
 from astune.context_tracker.tracker import ChatAnswer
+from astune.online.service.state_metrics import state_metrics
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import follow_figures
 from astune.online.store.traffic import Traffic
@@ -66,6 +68,7 @@ class ServiceMetrics:
         """`served` are the versions in memory, `totals` the counts of this process by version."""
         with self._database.reading() as connection:
             found = [*version_metrics(served, totals), *feedback_metrics(connection)]
+            found += state_metrics(connection, time.time())
         return generate_latest(self.registry) + write_metrics(found)
 
 

@@ -28,6 +28,8 @@ Ended = Literal["promoted", "held", "rolled_back"]
 BEGUN, ADVANCED, ENDED = "release begun", "release advanced", "release ended"
 """Kinds of audit lines; their subject is the challenger."""
 BEFORE_STAGES = -1
+LEASE = "release"
+"""The lease of the process that does all this."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Release:
     @property
     def is_open(self) -> bool:
         return self.ended is None
+
+
+def describe(release: Release) -> str:
+    """Say where a release stands, and why."""
+    told = f"{release.number}: v{release.challenger} against v{release.champion}, {release.state}"
+    if release.state == "testing":
+        told = f"{told} at {release.share:.0%} (stage {release.stage + 1} of {len(release.settings['stages'])})"
+    return told if release.reason is None else f"{told}: {release.reason}"
 
 
 def find_open(connection: sa.Connection) -> Release | None:

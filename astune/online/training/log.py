@@ -13,11 +13,12 @@ from astune.config.schema import Config
 from astune.monitor.metrics import MetricsLog, read_metrics
 from astune.monitor.run_dir import RunDir
 from astune.monitor.trackers import load_trackers, open_trackers
-from astune.online.store import aliases, commits, leases, versions
+from astune.online.store import aliases, commits, leases, releases, versions
 from astune.online.store.commits import CommitRow
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import FollowFigures, follow_figures
 from astune.online.store.feedback.judgements import judgements, preferences
+from astune.online.store.releases import Release
 from astune.online.store.servers import ServerRow, every_server
 from astune.online.store.versions import ModelVersion
 from astune.online.training.commit import LEASE
@@ -125,6 +126,10 @@ class ServiceStatus:
     following: Sequence[FollowFigures] = ()
     """Of judges of what users did after an answer."""
     servers: Sequence[ServerRow] = ()
+    release: Release | None = None
+    """The last one."""
+    releaser: str | None = None
+    """The process that has the lease of releases."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -145,4 +150,6 @@ def status_of(database: Database, now: float) -> ServiceStatus:
             versions.why_not_served(connection),
             follow_figures(connection, FeedbackConfig()),
             every_server(connection),
+            next(iter(releases.recent(connection, 1)), None),
+            leases.find_holder(connection, releases.LEASE, now),
         )

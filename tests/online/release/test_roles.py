@@ -10,8 +10,8 @@ import yaml
 
 from astune.cli import main
 from astune.cli.endings import BAD_INPUT
-from astune.online.release.releaser import LEASE
 from astune.online.service.state_metrics import ROLES, state_metrics
+from astune.online.store.releases import LEASE
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
 from tests.online.release.world import World
@@ -55,6 +55,19 @@ def test_alert_rules_name_figures_that_there_are(sqlite: Database) -> None:
     assert used <= known
     assert all(rule["alert"].startswith("ASTune") and rule["annotations"]["summary"] for rule in rules)
     assert LEASE in ROLES
+
+
+def test_the_status_says_what_a_release_waits_for(sqlite: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(sqlite)
+    world.make(right=0.9)
+    releaser = world.releaser()
+    world.tick(releaser)
+    world.tick(releaser)
+    releaser.leave()
+    assert main(["online", "status", "--store", sqlite.address]) == 0
+    said = capsys.readouterr().out
+    assert "release   1: v1 against v0, testing at 40% (stage 1 of 3): 0 of 10 users have met v1 in this stage" in said
+    assert "nobody watches it" in said
 
 
 def test_a_release_that_has_nothing_to_do_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,8 @@ class World:
         """A commit makes a version, of champion unless it is told of which."""
         with self.database.writing() as connection:
             number = versions.newest(connection).number + 1
-            made = add(connection, commits, by="timer", state="made", version=number)
+            figures = {"kl/from_version_before": 0.0}
+            made = add(connection, commits, by="timer", state="made", version=number, figures=figures)
             before = aliases.champion(connection).number if parent is None else parent
             versions.add(connection, ModelVersion(number, before, made, f"v{number:06d}"))
         self.right[number] = right
