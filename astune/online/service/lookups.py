@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,7 +56,9 @@ class Lookups:
 
     def versions(self, names: Mapping[str, Any], client: str) -> object:
         with self._database.reading() as connection:
-            made = [asdict(replace(version, probes=None)) for version in every(connection)]  # which are long
+            made = [asdict(version) for version in every(connection)]
+        for version in made:
+            del version["probes"]  # which are long
         return {"serving": self._versions.serving, **self._versions.trouble, "versions": made}
 
     def status(self, names: Mapping[str, Any], client: str) -> object:
