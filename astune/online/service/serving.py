@@ -134,7 +134,7 @@ class OnlineService:
         metrics = ServiceMetrics(self.database, time.monotonic)
         metrics.gauge("astune_requests_under_way", "Requests under way.", lambda: access.under_way)
         metrics.gauge("astune_conversations", "Conversations in memory.", lambda: len(live))
-        metrics.gauge("astune_version", "Version of the model that answers.", lambda: self.versions.serving)
+        metrics.gauge("astune_version_answering", "Version of the model that answers.", lambda: self.versions.serving)
         metrics.gauge(
             "astune_version_not_served",
             "The champion, where it cannot be loaded.",

@@ -278,8 +278,9 @@ class ServedVersions:
         """
         chosen = Decision(asked_for, kept=True) if asked_for is not None else None
         decision = chosen or decide(self._plan, unit, last, now, self._pin_seconds)
-        if decision.version not in self._held and decision.kept:
-            await self._return(decision.version)
+        while decision.version not in self._held and decision.kept:
+            if not await self._return(decision.version):
+                break
         if decision.version not in self._held:
             if asked_for is not None:
                 raise HttpError(409, "version_not_served", f"version {asked_for} cannot be loaded: see the audit")
@@ -298,15 +299,19 @@ class ServedVersions:
                 self._leaving.discard(held)
                 self._left.set()
 
-    async def _return(self, number: int) -> None:
-        """Load a version that a conversation keeps, once for all that wait for it, even if they go away."""
+    async def _return(self, number: int) -> bool:
+        """Load a version that a conversation keeps, once for all that wait for it, even if they go away. False where it
+        cannot be loaded; else it is there now, or was, and had to leave for another one."""
         if number not in self._returning:
             task = self._returning[number] = asyncio.create_task(self._bring_back(number))
             task.add_done_callback(lambda _: self._returning.pop(number, None))
-        await asyncio.shield(self._returning[number])
+        return await asyncio.shield(self._returning[number])
 
     async def _bring_back(self, number: int) -> bool:
-        return await self._bring([number]) is not None
+        is_there = await self._bring([number]) is not None
+        if is_there and number in self._held:
+            self._held[number].used = self._clock()
+        return is_there
 
 
 class ConversationPolicy:

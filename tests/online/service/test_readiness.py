@@ -1,6 +1,7 @@
 """What `/ready` says when a part of the service is away, and what `/health` says then."""
 
 import asyncio
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import sqlalchemy as sa
 
 from astune.online.service import readiness
 from astune.online.store.audit import lines
+from astune.online.training.log import status_of
 from astune.store import tables
+from tests.online.service.conftest import user
 from tests.store.databases import new_url
 from tests.store.test_hardening import limit_pages
 
@@ -30,6 +33,42 @@ async def test_a_service_is_ready_and_its_looks_leave_nothing(store, make_servic
             assert (
                 list(lines(connection)) == [] and connection.scalar(sa.select(sa.func.count(tables.turns.c.call))) == 0
             )
+
+
+@pytest.mark.fault(
+    "Online training",
+    "a server is told to end (SIGTERM) while others are there",
+    "`/ready` says 503 at once, and requests are answered until a balancer has seen it",
+)
+async def test_a_server_that_drains_is_not_ready_and_answers_if_others_are_there(store, make_service):
+    async with make_service(store) as one, make_service(store) as other:
+        for client, url in ((one, "http://one"), (other, "http://other")):
+            client.service.presence.url = url
+            assert client.service.presence.others == 0
+        for client in (one, other, one):
+            client.service.presence._beaten = -math.inf
+            await client.service.poll()
+        assert one.service.presence.others == other.service.presence.others == 1
+        assert (await one.get("/ready")).status_code == 200
+        assert one.service.drain(7.0) == 7.0
+        assert ((await one.get("/ready")).status_code, (await one.get("/health")).status_code) == (503, 200)
+        assert (await one.chat([user("Hi")]))["choices"]
+        await one.service.poll()
+        servers = status_of(one.service.database, 0.0).servers
+        assert [(server.url, server.state, server.versions) for server in servers] == [
+            ("http://one", "draining", (0,)),
+            ("http://other", "serving", (0,)),
+        ]
+        one.service.presence.leave()
+        assert [row.url for row in status_of(one.service.database, 0.0).servers] == ["http://other"]
+
+
+async def test_one_server_at_a_time_loads_a_new_version(store, make_service):
+    async with make_service(store) as one, make_service(store) as other:
+        async with one.service.presence.may_load() as first, other.service.presence.may_load() as second:
+            assert (first, second) == (True, False)
+        async with other.service.presence.may_load() as again:
+            assert again
 
 
 @pytest.mark.fault(

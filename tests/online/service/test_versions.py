@@ -9,17 +9,21 @@ import weakref
 import pytest
 import torch
 
-from astune.backbone.local.engine import load_policy
+from astune.backbone.local.engine import load_engine, load_policy
 from astune.backbone.local.model.model import save_model
 from astune.config.schema import Config
 from astune.errors import ModelError, RunFolderError
+from astune.online.service import models
 from astune.online.service.models import LEAVING, local_model
-from astune.online.service.versions import RETRY_SECONDS, ServedVersions
+from astune.online.service.versions import RETRY_SECONDS, NoRoom, ServedVersions
 from astune.online.store.aliases import promote
+from astune.online.store.assignments import LastAnswer
 from astune.online.store.versions import ModelVersion, add, register
 from astune.online.training.checkpoint import seal
 from astune.online.training.log import status_of
+from astune.online.training.probes import make_probes
 from astune.store import open_database, tables
+from astune.support.machine_memory import MachineMemory
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling
 from tests.online.service.conftest import user
@@ -174,6 +178,64 @@ async def test_a_version_that_answers_no_more_leaves_memory_without_the_collecto
         assert [ref() for ref in left if ref() is not None] == []
     finally:
         gc.enable()
+
+
+@pytest.mark.fault(
+    "Online training",
+    "a version computes something else where it is served than where it was trained",
+    "it is not served, and the audit says why",
+)
+async def test_a_version_must_give_the_probes_of_its_trainer(tmp_path):
+    config = Config.model_validate({"astune": {"online": {"folder": str(tmp_path)}, "rollout": {"max_concurrent": 2}}})
+    engine = load_engine(config.astune)
+    probes = await make_probes(engine.learner, engine.chat_format)
+    assert len(probes["rows"]) == 8
+    model = local_model(config)
+    model.load(ModelVersion(0, probes=probes))
+    probes["rows"][3]["logprobs"][1] += 2e-4
+    with pytest.raises(RunFolderError, match=r"off by 0\.0002, more than 0\.0001"):
+        model.load(ModelVersion(0, probes=probes))
+
+
+async def test_a_version_that_does_not_fit_into_memory_is_not_loaded(tmp_path, monkeypatch):
+    config = Config.model_validate({"astune": {"online": {"folder": str(tmp_path)}, "rollout": {"max_concurrent": 2}}})
+    model = local_model(config)
+    model.load(ModelVersion(0))
+    monkeypatch.setattr(models, "find_memory", lambda device: MachineMemory("machine", 2**40, 2**10, False))
+    with pytest.raises(NoRoom, match=r"version 1 needs .* beside those that answer"):
+        model.load(ModelVersion(1))
+
+
+async def test_a_version_that_conversations_keep_leaves_for_one_that_is_needed(store, chat_format):
+    """At most two in memory, or as many as fit; a request under way is waited for."""
+    database, fits = open_database(store), [9]
+
+    def load(version):
+        if len(versions.held) >= fits[0]:
+            raise NoRoom("there is no room")
+        return ScriptedPolicy(["4"], chat_format, policy_version=version.number)
+
+    versions = ServedVersions(database, load, most=2)
+    versions.open()
+    made(database, 1)
+    assert await versions.poll()
+    async with versions.answering("conversation:d", None, 1.0) as answering:
+        assert answering.decision.version == 1
+    async with versions.answering("conversation:c", LastAnswer(0, 1.0), 1.0) as answering:
+        assert (answering.decision.version, versions.held) == (0, [0, 1])
+        made(database, 2)
+        polling = asyncio.create_task(versions.poll())
+        while 0 in versions.held:
+            await asyncio.sleep(0)
+        assert versions.serving == 1 and not polling.done()
+    assert await polling and versions.held == [1, 2]
+    async with versions.answering("conversation:c", LastAnswer(0, 1.0), 1.0) as answering:
+        assert (answering.decision.version, versions.held) == (0, [0, 2]), "it is loaded again"
+    fits[0] = 2
+    made(database, 3)
+    versions._most = 3
+    assert await versions.poll() and versions.held == [3], "what nobody has been answered by leaves at once"
+    database.close()
 
 
 async def test_the_sampler_of_a_version_has_the_weights_of_its_checkpoint(tmp_path):
