@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.online.release.statistics import Count, UnitTotals
+from astune.online.store.assignments import unit_of
 from astune.online.store.feedback.rows import JUDGE
 from astune.store.tables import assignments, feedback, feedback_messages, requests, traffic
 
@@ -155,11 +156,6 @@ def observe(connection: sa.Connection, release: sa.Row[Any]) -> Observed:
         for row in connection.execute(_select_minutes(release, stays.began))
     ]
     return seen
-
-
-def unit_of(client: str, user: str | None, conversation_id: str) -> str:
-    """The unit that a request belongs to."""
-    return f"conversation:{conversation_id}" if user is None else f"user:{client}:{user}"
 
 
 class _Stays:

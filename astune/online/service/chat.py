@@ -25,7 +25,7 @@ from astune.online.service.presence import Presence
 from astune.online.service.versions import Answering, ServedVersions
 from astune.online.store.assignments import Assignment, LastAnswer, enter, unit_of
 from astune.online.store.requests import RecordedRequest, RecordedTurn, TurnPlace, exclude, expose, record
-from astune.online.store.traffic import Traffic
+from astune.online.store.servers import Traffic
 from astune.online.telemetry import Telemetry
 from astune.store.writer import Writer
 from astune.support.http.service import HttpError

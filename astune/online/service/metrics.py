@@ -15,7 +15,7 @@ from astune.context_tracker.tracker import ChatAnswer
 from astune.online.service.state_metrics import state_metrics
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import follow_figures
-from astune.online.store.traffic import Traffic
+from astune.online.store.servers import Traffic
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
 

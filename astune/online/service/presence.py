@@ -15,8 +15,7 @@ import sqlalchemy as sa
 
 from astune.online.store import leases, servers
 from astune.online.store.leases import name_of
-from astune.online.store.servers import State
-from astune.online.store.traffic import Traffic, add_traffic
+from astune.online.store.servers import State, Traffic, add_traffic
 from astune.store.database import Database
 
 logger = logging.getLogger(__name__)

@@ -87,6 +87,7 @@ def place_of(salt: str, unit: str) -> float:
 
 
 def unit_of(client: str, user: str | None, conversation_id: str) -> str:
+    """The unit that a request belongs to."""
     return f"conversation:{conversation_id}" if user is None else f"user:{client}:{user}"
 
 

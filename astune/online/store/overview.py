@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 
 from astune.online.store.audit import AuditLine
 from astune.online.store.feedback.rows import JUDGE, RATER
+from astune.online.store.servers import Traffic
 from astune.store.tables import audit, feedback, requests, traffic
 
-COUNTS = ("requests", "errors", "empty", "slow", "tool_calls", "tool_failures", "tokens", "seconds")
+COUNTS = tuple(field.name for field in fields(Traffic))
 """Columns of `traffic` that add up."""
 
 

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from astune.online.store.aliases import CHAMPION, move, promote
 from astune.online.store.assignments import LastAnswer, TrafficPlan, assign, decide, load_plan
 from astune.online.store.releases import Release
-from astune.online.store.traffic import traffic_of
+from astune.online.store.servers import traffic_of
 from astune.online.store.versions import ModelVersion, add
 from astune.store import tables
 from tests.online.service.conftest import user
