@@ -89,7 +89,7 @@ test-trinity: $(VENVT)/.done
 
 # What takes long and has a cheaper proof in CI; before a release.
 test-release: $(VENV)/.done $(VENVT)/.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial -m release $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial tests/online tests/attack -m release $(PYTEST_ARGS)
 	$(IN_TRINITY) tests/trinity -m release $(PYTEST_ARGS)
 
 # The tinker server with an SDK that is newer than the one of Trinity-RFT; not in CI.

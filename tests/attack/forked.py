@@ -13,14 +13,26 @@ from typing import Any
 
 from astune.cli import main
 
-PRELOADED = ["astune.backbone.local", "astune.training.start", "astune.online.service", "astune.online.training"]
+PRELOADED = [
+    "astune.backbone.local",
+    "astune.training.start",
+    "astune.online.service",
+    "astune.online.training",
+    "astune.online.release.releaser",
+]
 
 
-def fork(folder: Path, arguments: Sequence[str], log: Path) -> BaseProcess:
-    """Start a command in that folder; what it prints is added to `log`."""
-    process: BaseProcess = _forking().Process(target=_start, args=(folder, list(arguments), log))
+def fork(folder: Path, arguments: Sequence[str], log: Path, ahead: Any = None) -> BaseProcess:
+    """Start a command in that folder; what it prints is added to `log`. `ahead` are `shared_seconds` that its clock is
+    set by."""
+    process: BaseProcess = _forking().Process(target=_start, args=(folder, list(arguments), log, ahead))
     process.start()
     return process
+
+
+def shared_seconds() -> Any:
+    """A number that processes share: `value`, 0 at first."""
+    return _forking().Value("d", 0.0)
 
 
 def warm_up() -> None:
@@ -37,8 +49,11 @@ def _forking() -> Any:
     return context
 
 
-def _start(folder: Path, arguments: list[str], log: Path) -> None:
+def _start(folder: Path, arguments: list[str], log: Path, ahead: Any) -> None:
     os.chdir(folder)
+    if ahead is not None:
+        real = time.time
+        time.time = lambda: real() + ahead.value
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

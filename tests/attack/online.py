@@ -1,7 +1,7 @@
 """Online training under load and under kills: what the service has acknowledged is there afterwards, and is trained at
 most once.
 
-    kills   SIGKILL of `serve`, of `train` and of both at once, in turn, at random moments, while sessions ask and rate
+    kills   SIGKILL of each role and of all at once, in turn, at random moments, while sessions ask and rate
     load    512 sessions for minutes, with commits under way: nothing is lost and memory does not grow
 """
 
@@ -20,18 +20,23 @@ from astune.cli.endings import DONE
 from tests.attack.found import Found
 from tests.attack.load import MOST_GROWTH, percentiles
 from tests.attack.online_clients import Clients, Kept, is_settled, look
-from tests.attack.online_roles import ROLES, Roles
+from tests.attack.online_releases import check_releases, hold_waiting
+from tests.attack.online_roles import QUICK, ROLES, WITH_RELEASES, Roles
 
-KILLED = (("serve",), ("train",), ROLES)
+COMMITS = {"every_episodes": 16, "min_episodes": 4}
+KILLED = (*((name,) for name in WITH_RELEASES), WITH_RELEASES)
 """Each in turn, as often as is asked for."""
+USERS = 25
+"""That a session stands for."""
 PAUSE = 10.0
 """Mean seconds between two calls of a session under load: two cores answer about fifty calls a second."""
 SETTLE_SECONDS = 240.0
 
 
-def attack_by_kills(kills: int = 20, sessions: int = 8, seed: int = 0) -> Iterator[Found]:
+def attack_by_kills(kills: int = 20, sessions: int = 8, seed: int = 0, store: str | None = None) -> Iterator[Found]:
+    """`store` is an empty database, by default a file of SQLite."""
     with tempfile.TemporaryDirectory() as name:
-        roles = Roles(Path(name), {"every_episodes": 16, "min_episodes": 4})
+        roles = Roles(Path(name), COMMITS, QUICK, store=store)
         try:
             yield from _kills(roles, kills, sessions, seed)
         finally:
@@ -39,35 +44,39 @@ def attack_by_kills(kills: int = 20, sessions: int = 8, seed: int = 0) -> Iterat
 
 
 def _kills(roles: Roles, kills: int, sessions: int, seed: int) -> Iterator[Found]:
-    for role in ROLES:
-        roles.start(role)
-    clients = Clients(roles.host, roles.port)
+    roles.start(*roles.names)
+    clients = Clients(roles.host, roles.port, users=USERS)
     roles.wait(roles.is_up)
     asyncio.run(_under_kills(roles, clients, kills, sessions, seed))
+    yield from judge("online kills", roles, clients)
+
+
+def judge(kind: str, roles: Roles, clients: Clients) -> Iterator[Found]:
+    """What must hold after anything, once the sessions have ended."""
     settled = _settled(roles)
     kept = look(roles.store, clients.ledger)
-    yield Found("online kills: training comes to its end", settled, _told(kept))
-    yield from _owed("online kills", clients, kept)
-    yield _ended("online kills", roles)
+    yield Found(f"{kind}: training comes to its end", settled, _told(kept))
+    yield from _owed(kind, clients, kept)
+    yield _ended(kind, roles)
+    yield from check_releases(kind, roles.store, roles.folder)
 
 
 async def _under_kills(roles: Roles, clients: Clients, kills: int, sessions: int, seed: int) -> None:
     draw = random.Random(seed)
     work = [asyncio.create_task(clients.session(number, seed)) for number in range(sessions)]
     for killed in KILLED * kills:
-        await _until_more(clients, draw.randint(10, 40))
+        await until_more(clients, draw.randint(10, 40))
         await asyncio.sleep(draw.uniform(0.0, 1.0))
         for role in killed:
             roles.kill(role)
-        for role in killed:
-            roles.start(role)
+        roles.start(*killed)
         await asyncio.to_thread(roles.wait, roles.is_up)
-    await _until_more(clients, 20)
+    await until_more(clients, 20)
     clients.stop.set()
     await asyncio.gather(*work)
 
 
-async def _until_more(clients: Clients, rated: int) -> None:
+async def until_more(clients: Clients, rated: int) -> None:
     """Until so many more answers were rated."""
     wanted, end = len(clients.ledger.rated) + rated, time.monotonic() + SETTLE_SECONDS
     while len(clients.ledger.rated) < wanted:
@@ -88,8 +97,7 @@ def attack_by_load(seconds: float = 300.0, sessions: int = 512, seed: int = 0) -
 
 
 def _load(roles: Roles, seconds: float, sessions: int, seed: int) -> Iterator[Found]:
-    for role in ROLES:
-        roles.start(role)
+    roles.start(*roles.names)
     clients = Clients(roles.host, roles.port, pause=min(PAUSE, seconds / 4))
     roles.wait(roles.is_up)
     memory = asyncio.run(_under_load(roles, clients, seconds, sessions, seed))
@@ -125,16 +133,22 @@ async def _under_load(
 
 
 def _settled(roles: Roles) -> bool:
-    """Ask for a last commit, and wait until it is made."""
+    """Ask for a last commit, and wait until it is made. What was to be released meanwhile is held."""
     commit = Request(f"http://{roles.host}:{roles.port}/commit", b"{}", {"Content-Type": "application/json"})
     with urlopen(commit, timeout=60) as answer:
         asked = answer.status == 200
-    return asked and roles.wait(lambda: is_settled(roles.store), SETTLE_SECONDS)
+
+    def is_done() -> bool:
+        if "release" in roles.names:
+            hold_waiting(roles.store)
+        return is_settled(roles.store)
+
+    return asked and roles.wait(is_done, SETTLE_SECONDS)
 
 
 def _ended(kind: str, roles: Roles) -> Found:
-    codes = {role: roles.stop(role) for role in ROLES}
-    return Found(f"{kind}: both roles end when they are told to", set(codes.values()) == {DONE}, str(codes))
+    codes = {name: roles.stop(name) for name in roles.running}
+    return Found(f"{kind}: all roles end when they are told to", set(codes.values()) == {DONE}, str(codes))
 
 
 def _owed(kind: str, clients: Clients, kept: Kept) -> Iterator[Found]:

@@ -41,11 +41,13 @@ class Ledger:
 
 @dataclass
 class Clients:
-    """Sessions side by side until `stop`. `pause` is the mean time in seconds between two calls of a session."""
+    """Sessions side by side until `stop`. `pause` is the mean time in seconds between two calls of a session, `users`
+    the number of those that a session stands for: they come again. None: each conversation has one of its own."""
 
     host: str
     port: int
     pause: float = 0.0
+    users: int | None = None
     ledger: Ledger = field(default_factory=Ledger)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -56,22 +58,23 @@ class Clients:
         talk = 0
         while not self.stop.is_set():
             talk += 1
-            await self._conversation(f"c{seed}-{number}-{talk}", draw)
+            who = talk if self.users is None else talk % self.users
+            await self._conversation(f"c{seed}-{number}-{talk}", f"user {seed}-{number}-{who}", draw)
 
-    async def _conversation(self, name: str, draw: random.Random) -> None:
+    async def _conversation(self, name: str, user: str, draw: random.Random) -> None:
         messages: list[dict[str, str]] = []
         for call in range(CALLS):
             messages.append({"role": "user", "content": f"What is {draw.randint(2, 99)} plus {call}?"})
-            answer = await self._ask(name, messages)
+            answer = await self._ask(name, user, messages)
             if answer is None or self.stop.is_set():
                 return
             messages.append({"role": "assistant", "content": answer[1]})
             if draw.random() < 0.7:
-                await self._rate(answer[0], name, draw.random() < 0.5)
+                await self._rate(answer[0], user, draw.random() < 0.5)
             await asyncio.sleep(draw.uniform(0, 2 * self.pause))
 
-    async def _ask(self, name: str, messages: list[dict[str, str]]) -> tuple[str, str] | None:
-        body = {"model": "policy", "messages": messages, "user": f"user of {name}"}
+    async def _ask(self, name: str, user: str, messages: list[dict[str, str]]) -> tuple[str, str] | None:
+        body = {"model": "policy", "messages": messages, "user": user}
         began = time.monotonic()
         said = await self._post("/v1/chat/completions", body, f"X-ASTune-Conversation: {name}\r\n")
         if said is None:
@@ -82,8 +85,8 @@ class Clients:
         self.ledger.answered[said["id"]] = text
         return said["id"], text
 
-    async def _rate(self, msg_id: str, name: str, good: bool) -> None:
-        body = {"msg_ids": [msg_id], "thumb": "up" if good else "down", "user": f"user of {name}"}
+    async def _rate(self, msg_id: str, user: str, good: bool) -> None:
+        body = {"msg_ids": [msg_id], "thumb": "up" if good else "down", "user": user}
         said = await self._post("/feedback", body)
         if said is not None and said["status"] == "success":
             self.ledger.rated[msg_id] = float(good)

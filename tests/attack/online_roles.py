@@ -16,18 +16,34 @@ from astune.support.http.serving import bound_socket
 from tests.attack.forked import fork
 
 ROLES = ("serve", "train")
+WITH_RELEASES = (*ROLES, "release")
+QUICK = {"strategy": "staged", "stages": [0.5, 0.9, 1.0], "metric": "thumbs", "effect": 10.0, "gate_tasks": 0}
+QUICK |= {"min_users": 3, "min_hours": 0.0, "cool_down_hours": 0.0, "look_seconds": 0.2}
+"""Releases that end after a few users."""
 START_SECONDS = 240.0
 
 
 class Roles:
-    """`astune online serve` and `astune online train` over one folder, at one address."""
+    """`astune online serve`, `train` and, with settings of releases, `release` over one folder, at one address. Further
+    processes of a role have names of their own: "release 2". `store` is a database elsewhere, `ahead` what their clock
+    is set by."""
 
-    def __init__(self, folder: Path, commit: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        commit: dict[str, Any],
+        release: dict[str, Any] | None = None,
+        *,
+        store: str | None = None,
+        ahead: Any = None,
+    ) -> None:
         self.folder = folder
         self.host = "127.0.0.1"
         with bound_socket(self.host, 0) as bound:
             self.port = int(bound.getsockname()[1])
-        self.store = f"sqlite:///{folder / 'online.db'}"
+        self.store = store or f"sqlite:///{folder / 'online.db'}"
+        self.names = ROLES if release is None else WITH_RELEASES
+        self._ahead = ahead
         config = {
             "rollout": {"max_tokens": 8},
             "algorithm": {"advantage": "reinforce_pp"},
@@ -35,16 +51,27 @@ class Roles:
             "model": {"device": "cpu"},
             "online": {
                 "folder": str(folder),
+                "store": self.store,
                 "serve": {"host": self.host, "port": self.port, "poll_seconds": 0.2},
                 "commit": {"every_seconds": None, "max_versions_behind": 1000, **commit},
+                "release": release or {},
             },
         }
-        (folder / "online.yaml").write_text(json.dumps({"astune": config}))
+        self.conf = folder / "online.yaml"
+        self.conf.write_text(json.dumps({"astune": config}))
         self._running: dict[str, BaseProcess] = {}
 
-    def start(self, role: str) -> None:
-        arguments = ["online", role, "--conf", str(self.folder / "online.yaml")]
-        self._running[role] = fork(self.folder, arguments, self.log(role))
+    @property
+    def running(self) -> list[str]:
+        return list(self._running)
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            arguments = ["online", name.partition(" ")[0], "--conf", str(self.conf)]
+            self._running[name] = fork(self.folder, arguments, self.log(name), self._ahead)
+
+    def pid(self, name: str) -> int:
+        return int(self._running[name].pid or 0)
 
     def kill(self, role: str) -> None:
         """As a power cut would. A process that has ended by itself is a fault."""
@@ -104,5 +131,5 @@ class Roles:
         return log.read_text(errors="replace")[-600:] if log.exists() else ""
 
     def tracebacks(self) -> int:
-        texts = [self.log(role).read_text(errors="replace") for role in ROLES if self.log(role).exists()]
+        texts = [self.log(role).read_text(errors="replace") for role in self.names if self.log(role).exists()]
         return sum(text.count("Traceback (most recent call last)") for text in texts)

@@ -53,9 +53,10 @@ def test_a_run_killed_at_random_moments_ends_as_if_never_stopped() -> None:
 
 @pytest.mark.fault(
     "Online training",
-    "`astune online serve`, `train` or both are killed (SIGKILL) at random moments while users ask and rate",
-    "every acknowledged answer and reward is in the store, trained at most once, or it is said why not; `make attack` "
-    "does it twenty times to each",
+    "`serve`, `train`, `release` of `astune online`, or all, are killed (SIGKILL) at random moments under load",
+    "every acknowledged answer and reward is in the store, trained at most once, or it is said why not; "
+    "assignments are exact, no user's arm flips, aliases and folders are right; `make attack` does it twenty times "
+    "to each",
 )
 def test_what_online_training_acknowledged_outlasts_kills() -> None:
     assert failed(online.attack_by_kills(kills=1, sessions=4, seed=1)) == []

@@ -133,17 +133,18 @@ class Releaser:
                 return True, release
             why = f"replaced by v{waiting.number} (astune.online.release.while_testing)"
             releases.end_release(connection, release.challenger, state="held", reason=why, role="release", now=now)
-        if waiting is None or now < self._find_cooled_down(connection):
+        if waiting is None or now < self._find_cooled_down(connection, now):
             return True, None
         settings = self._rules.model_dump(mode="json")
         return True, releases.open_release(connection, waiting.number, settings, role="release", now=now)
 
-    def _find_cooled_down(self, connection: sa.Connection) -> float:
-        """The time from which the next release may begin."""
+    def _find_cooled_down(self, connection: sa.Connection, now: float) -> float:
+        """The time from which the next release may begin. An end by a clock that was ahead is not waited for."""
         last = next((each for each in releases.recent(connection, 1) if each.state != "promoted"), None)
         if last is None or last.ended is None or (last.reason or "").startswith("replaced by"):
             return 0.0
-        return last.ended + HOUR * self._rules.cool_down_hours
+        pause = HOUR * self._rules.cool_down_hours
+        return 0.0 if last.ended > now + pause else last.ended + pause
 
     def _pass_gate(self, release: Release, rules: ReleaseConfig) -> Release:
         found = self._play(release)
@@ -168,6 +169,9 @@ class Releaser:
 
     def _look(self, release: Release, rules: ReleaseConfig) -> Release:
         now = self._clock()
+        if now < release.stage_began:  # by a clock that was ahead: what users said since is before its begin
+            logger.warning("stage %d began by a clock that was ahead: it begins now", release.stage + 1)
+            return self._write(lambda each: releases.begin_again(each, release, now))
         with self._database.reading() as connection:
             figures = figures_of(connection, release.number, self._config.astune.online.feedback)
             users = _count_users(connection, release)

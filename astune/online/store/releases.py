@@ -27,6 +27,8 @@ Open = Literal["staged", "gate", "testing"]
 Ended = Literal["promoted", "held", "rolled_back"]
 BEGUN, ADVANCED, ENDED = "release begun", "release advanced", "release ended"
 """Kinds of audit lines; their subject is the challenger."""
+BEGUN_AGAIN = "release stage begun again"
+"""By a clock that was ahead it began later than now."""
 BEFORE_STAGES = -1
 LEASE = "release"
 """The lease of the process that does all this."""
@@ -124,6 +126,15 @@ def advance(
     said = {"release": release.number, "state": state, "stage": stage, "share": share, "why": why}
     audit.say(connection, "release", ADVANCED, str(release.challenger), now=now, **said)
     return after
+
+
+def begin_again(connection: sa.Connection, release: Release, now: float) -> Release:
+    """Let the stage begin now, where it began by a clock that was ahead. Raises StoreError where it is not as it was
+    read."""
+    times = {"began": min(release.began, now), "stage_began": now}
+    _change(connection, release, times)
+    audit.say(connection, "release", BEGUN_AGAIN, str(release.challenger), now=now, release=release.number)
+    return replace(release, **times)
 
 
 def note(connection: sa.Connection, release: Release, figures: Mapping[str, Any], reason: str | None) -> Release:

@@ -9,11 +9,15 @@ from astune.online.clock import SteadyClock
 from astune.online.release.gate import GateResult
 from astune.online.release.releaser import LEASE_SECONDS
 from astune.online.store import aliases, releases
+from astune.store import tables
 from astune.store.database import Database
 from astune.store.tables import versions
 from tests.online.release.world import HOUR, World, config_of
 from tests.store.databases import sqlite as sqlite
 from tests.training.killed import Killed
+
+YEAR = 8760 * HOUR
+"""Of a machine's clock that is not set yet."""
 
 
 def test_a_good_version_is_shown_to_more_and_more_users_and_becomes_champion(sqlite: Database) -> None:
@@ -159,3 +163,19 @@ def test_a_clock_that_is_set_ends_no_stage(sqlite: Database, hours: float) -> No
     waits = releaser.tick()
     assert waits is not None and waits.stage == 0
     assert "0.0 of 0.5 hours" in (waits.reason or "")
+
+
+def test_what_began_or_ended_by_a_clock_that_was_ahead_is_not_waited_for(sqlite: Database) -> None:
+    world = World(sqlite)
+    world.make(right=0.95)
+    world.now += YEAR
+    world.tick()
+    world.now -= YEAR  # it is right when the process is started again
+    assert world.go_on().state == "promoted"
+    world.make(right=0.05)
+    assert world.go_on().state == "rolled_back"
+    with sqlite.writing() as connection:
+        connection.execute(tables.releases.update().values(ended=world.now + YEAR))
+    third = world.make(right=0.95)
+    world.tick()
+    assert world.last().challenger == third

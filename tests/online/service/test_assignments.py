@@ -1,5 +1,6 @@
 """Who is answered by which version: conversations keep theirs, units their arm; who got what is written down."""
 
+import pytest
 import sqlalchemy as sa
 
 from astune.online.store.aliases import CHAMPION, move, promote
@@ -8,10 +9,12 @@ from astune.online.store.releases import Release
 from astune.online.store.servers import traffic_of
 from astune.online.store.versions import ModelVersion, add
 from astune.store import tables
+from astune.testing import ScriptedPolicy
 from tests.online.service.conftest import user
 from tests.rows import each_row
 
 SALT = "5e1f"
+ARMS = ("champion", "challenger")
 
 
 def make(database, number, parent=0, champion=False):
@@ -36,6 +39,11 @@ def under_test(champion, challenger, share):
 def roll_back(database, to, before):
     with database.writing() as connection:
         move(connection, CHAMPION, to=to, expected=before, role="command", why="test", now=1.0)
+
+
+def load(database):
+    with database.reading() as connection:
+        return load_plan(connection)
 
 
 def assigned(database):
@@ -104,8 +112,7 @@ async def test_a_release_answers_its_share_and_writes_who_got_what(store, make_s
         open_release(database, share=0.5)
         await versions.poll()
         assert versions.held == [0, 1]
-        with database.reading() as connection:
-            plan = load_plan(connection)
+        plan = load(database)
         names = [f"user-{number}" for number in range(20)]
         arms = {name: assign(plan.release, f"user::{name}") for name in names}
         for name in [*names, *names]:
@@ -132,6 +139,33 @@ async def test_a_challenger_that_cannot_be_loaded_has_no_exposure(store, make_se
         await versions.poll()
         assert (await client.chat([user("Hi")], user="ana"))["choices"] and assigned(database) == []
         assert "version 1 is not served, version 0 answers" in caplog.text
+
+
+@pytest.mark.fault(
+    "Online training",
+    "a prompt fits into the context of one of the versions that answer, and not into the other's",
+    "400 that says so for whom the shorter one answers, which counts as no error of it and assigns nobody",
+)
+async def test_a_prompt_that_fits_one_version_only_is_answered_by_that(store, make_service, chat_format):
+    async with make_service(store) as client:
+        database, versions = client.service.database, client.service.versions
+        versions._load = lambda version: ScriptedPolicy(["4"], chat_format, context_length=99, policy_version=1)
+        make(database, 1)
+        open_release(database, share=0.5)
+        await versions.poll()
+        names = {
+            arm: next(n for n in "abcdefgh" if assign(load(database).release, f"user::{n}") == arm) for arm in ARMS
+        }
+        body = {"messages": [user("Hi " * 200)]}
+        said = {arm: await client.post("/v1/chat/completions", json=body | {"user": names[arm]}) for arm in ARMS}
+        assert said["champion"].status_code == 200
+        error = said["challenger"].json()["error"]
+        assert (said["challenger"].status_code, error["code"]) == (400, "context_length_exceeded")
+        assert "Version 1 answers here; another one has a context of 4096 tokens." in error["message"]
+        assert assigned(database) == [(f"user::{names['champion']}", 0, "champion")]
+        await client.service.poll()
+        with database.reading() as connection:
+            assert [traffic_of(connection, number).errors for number in (0, 1)] == [0, 0]
 
 
 async def test_an_operator_chooses_a_version_and_counts_in_no_figure(store, make_service, monkeypatch):

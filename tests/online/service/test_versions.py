@@ -192,6 +192,12 @@ async def test_a_version_must_give_the_probes_of_its_trainer(tmp_path):
     assert len(probes["rows"]) == 8
     model = local_model(config)
     model.load(ModelVersion(0, probes=probes))
+    with torch.no_grad():
+        for parameter in engine.learner._loaded.model.parameters():
+            parameter.mul_(0.99)
+    of_another = await make_probes(engine.learner, engine.chat_format)
+    with pytest.raises(RunFolderError, match="does not compute here what it did in training"):
+        model.load(ModelVersion(0, probes=of_another))
     probes["rows"][3]["logprobs"][1] += 2e-4
     with pytest.raises(RunFolderError, match=r"off by 0\.0002, more than 0\.0001"):
         model.load(ModelVersion(0, probes=probes))
