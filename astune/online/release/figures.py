@@ -162,7 +162,7 @@ def _check_guardrails(seen: Observed, rules: ReleaseConfig, said: FeedbackConfig
     level = rules.alpha / max(1, len(wanted))
     for name, margin in wanted.items():
         if name in COUNTS:
-            yield _check_count(seen, name, margin, level)
+            yield _check_count(seen, name, margin, level, rules)
         elif name in SPENT:
             yield _check_spent(seen, name, margin, level)
         else:
@@ -171,17 +171,22 @@ def _check_guardrails(seen: Observed, rules: ReleaseConfig, said: FeedbackConfig
             yield _guard(name, margin, found, found is not None and found.high < -margin)
 
 
-def _check_count(seen: Observed, name: str, margin: float, level: float) -> Guardrail:
-    """Apply the fast rule within each stage."""
+def _check_count(seen: Observed, name: str, margin: float, level: float, rules: ReleaseConfig) -> Guardrail:
+    """Apply the fast rule within each stage. Where all users have the challenger, the champion's counts of the stages
+    before stand beside it, too."""
     counted = seen.count_traffic(name)
     dispersion = find_dispersion([each for (_, arm), some in counted.items() if not arm for each in some])
     sums = {place: _add(some) for place, some in counted.items()}
-    both = [(sums[stage, False], sums[stage, True]) for stage, arm in sums if arm and (stage, False) in sums]
+    before, whole = (_add([count for (_, arm), count in sums.items() if arm == which]) for which in (False, True))
+    both = []
+    for stage, arm in sums:
+        champion = before if rules.stages[stage] >= 1.0 else sums.get((stage, False))
+        if arm and champion is not None:
+            both.append((champion, sums[stage, True]))
     some = [p for each in both if (p := weigh_excess(*each, margin, dispersion)) is not None]
     p = min(1.0, len(some) * min(some)) if some else None
-    rates = (_add([count for (_, arm), count in sums.items() if arm == which]) for which in (False, True))
-    champion, challenger = (each.happened / each.cases if each.cases else None for each in rates)
-    return Guardrail(name, margin, champion, challenger, None, p, p is not None and p < level)
+    rates = (each.happened / each.cases if each.cases else None for each in (before, whole))
+    return Guardrail(name, margin, *rates, None, p, p is not None and p < level)
 
 
 def _check_spent(seen: Observed, name: str, margin: float, level: float) -> Guardrail:

@@ -5,7 +5,8 @@
     too few hours, users, words to know      wait; after `max_hours` in a stage hold
     else                                     the next stage; after the last one promote
 
-At the end of the last stage that has users of both versions, the metric must surely be worse by `effect` at most.
+While the metric is worse by `effect`, as far as is known, no more users meet the version. At the end of the last stage
+that has users of both versions, it must surely be worse by less.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ def _find_missing(
         yield f"too few users of both versions gave the metric {primary.name!r} (astune.online.release.metric)"
     elif (not after or after[0] >= 1.0) and primary.found.low <= -rules.effect:
         yield f"{_show(primary)}: it is not sure yet that the challenger is worse by {rules.effect:g} at most"
+    elif primary.found.difference <= -rules.effect:
+        yield f"{_show(primary)}: no more users meet v{release.challenger} while it looks worse by {rules.effect:g}"
 
 
 def _show(metric: MetricFigures) -> str:

@@ -56,6 +56,17 @@ def test_a_version_that_fails_is_rolled_back_at_once_whoever_has_rated(sqlite: D
     assert world.said(releases.ENDED)[0]["why"] == ended.reason
 
 
+def test_a_version_that_fails_once_all_users_have_it_is_rolled_back(sqlite: Database) -> None:
+    world = World(sqlite)
+    number, releaser = world.make(right=0.9), world.releaser()
+    while (found := world.tick(releaser)) is not None and found.share < 1.0:
+        world.meet()
+    world.meet(6, rate=False, errors={number: 20})
+    ended = world.tick(releaser)
+    assert ended is not None and (ended.state, ended.stage) == ("rolled_back", 2)
+    assert ended.reason is not None and ended.reason.startswith("guardrail errors: share ")
+
+
 def test_the_gate_is_played_before_a_user_meets_a_version(sqlite: Database) -> None:
     reader = {"task_reader": {"jsonl": {"validation": {"file_path": "held_out.jsonl"}}}}
     world = World(sqlite, config_of(astune=reader, gate_tasks=5, cool_down_hours=0.0))

@@ -24,7 +24,7 @@ MANY = Users(80, 0)
 def figures(
     low: float | None = -0.02, high: float = 0.06, *guardrails: Guardrail, alarms: tuple[str, ...] = ()
 ) -> ReleaseFigures:
-    found = None if low is None else Contrast(0.5, 0.52, 0.02, low, high, 0.4, (900, 80))
+    found = None if low is None else Contrast(0.5, 0.5 + (low + high) / 2, (low + high) / 2, low, high, 0.4, (900, 80))
     primary = MetricFigures("reward", True, found, None if found is None else found.p)
     return ReleaseFigures(1, 7, 9, "testing", 0, (900, 80), (primary,), guardrails, (), alarms)
 
@@ -38,7 +38,9 @@ def guardrail(name: str, p: float | None = 0.5, breached: bool = False) -> Guard
     ("release", "found", "users", "hours", "what", "why"),
     [
         (FIRST, figures(None), MANY, 2.0, "wait", "too few users of both versions gave the metric 'reward'"),
-        (FIRST, figures(-0.3, 0.3), MANY, 2.0, "widen", "reward 0.52 against 0.5"),
+        (FIRST, figures(-0.26, 0.3), MANY, 2.0, "widen", "reward 0.52 against 0.5"),
+        (FIRST, figures(-0.3, 0.1), MANY, 2.0, "wait", "no more users meet v9 while it looks worse by 0.05"),
+        (FIRST, figures(-0.3, 0.1), MANY, 25.0, "hold", "no more users meet v9 while it looks worse by 0.05"),
         (SECOND, figures(), MANY, 2.0, "widen", "reward 0.52 against 0.5, difference -0.020 to +0.060"),
         (LAST, figures(), MANY, 2.0, "promote", "80 users"),
         (FIRST, figures(-0.3, -0.1), Users(3, 0), 0.1, "roll_back", "-0.300 to -0.100: surely worse"),
