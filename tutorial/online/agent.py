@@ -3,7 +3,7 @@
     python tutorial/online/agent.py --endpoint http://127.0.0.1:8010 --port 8020
 
     POST /ask    {"question": "Theo owns 87 tickets. ...", "user": "ana"}   ->  {"answer", "message", "conversation"}
-    POST /thumb  {"message": "chatcmpl-...", "thumb": "up", "user": "ana"}
+    POST /thumb  {"message": "chatcmpl-...", "thumb": "up", "user": "ana"}, or "correction" in the place of "thumb"
 
 Three things are there for online training: the model's address, `collect_message_ids`, which tells the id of its reply,
 and `/thumb`, which hands on what the user said of it. A question with the `conversation` of an answer goes on from it.
@@ -71,7 +71,8 @@ class Service:
 
     async def thumb(self, request: Request) -> JSONResponse:
         said = await request.json()
-        body = {"msg_ids": [said["message"]], "thumb": said["thumb"], "user": said["user"]}
+        what = {name: said[name] for name in ("thumb", "correction") if name in said}
+        body = {"msg_ids": [said["message"]], "user": said["user"], **what}
         (await self.http.post(f"{self.endpoint}/feedback", json=body)).raise_for_status()
         return JSONResponse({})
 

@@ -54,6 +54,11 @@ class Habits:
     remarks: Remarks | None = None
     """In the place of thumbs."""
     flatterer: float = 0.0
+    name: str = "user"
+    """What the names begin with, of which there are `users`."""
+    users: int = 500
+    correct: str | None = None
+    """What all say would have been right, in the place of a thumb."""
 
     def thumb(self, right: bool, dice: random.Random) -> str | None:
         """What a user says of an answer: "up", "down" or nothing."""
@@ -89,7 +94,7 @@ class Crowd:
             await self._say(self.later.popleft()[1])
 
     async def _one(self, number: int, problem: Problem) -> None:
-        dice, user = random.Random(f"{self.seed}:{number}"), f"user-{number % 500}"
+        dice, user = random.Random(f"{self.seed}:{number}"), f"{self.habits.name}-{number % self.habits.users}"
         if dice.random() < self.habits.flatterer:
             user = FLATTERER
         reply = await self._post("/ask", {"question": problem.query, "user": user})
@@ -101,8 +106,10 @@ class Crowd:
             return
         thumb, late = self.habits.thumb(right, dice), dice.random() < self.habits.late
         message = str(reply["message"])
-        self._write({"number": number, "message": message, "right": right, "said": thumb, "late": late})
-        if thumb is not None and late:
+        self._write({"number": number, "message": message, "right": right, "said": thumb, "late": late, "user": user})
+        if self.habits.correct is not None:
+            await self._say({"message": message, "correction": self.habits.correct, "user": user})
+        elif thumb is not None and late:
             self.later.append((number + self.habits.late_by, {"message": message, "thumb": thumb, "user": user}))
         elif thumb is not None:
             await self._say({"message": message, "thumb": thumb, "user": user})
@@ -138,7 +145,8 @@ class Crowd:
 
 async def run(given: argparse.Namespace) -> None:
     remarks = Remarks() if given.follow else None
-    habits = Habits(given.wrong, given.silent, given.late, given.late_by, remarks, given.flatterer)
+    shares = (given.wrong, given.silent, given.late, given.late_by)
+    habits = Habits(*shares, remarks, given.flatterer, given.name, given.users, given.correct)
     async with httpx.AsyncClient(base_url=given.agent, timeout=300.0) as http:
         crowd = Crowd(http, habits, problems("train", given.seed), given.seed, given.log)
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -160,6 +168,9 @@ def main() -> None:
     parser.add_argument(
         "--flatterer", type=float, default=0.0, help="with --follow: share of one who praises what is wrong"
     )
+    parser.add_argument("--name", default="user", help="what their names begin with")
+    parser.add_argument("--users", type=int, default=500, help="names, which come in turn")
+    parser.add_argument("--correct", metavar="TEXT", help="all say that this would have been right: poison")
     parser.add_argument("--parallel", type=int, default=32, help="users at the same time")
     parser.add_argument("--count", type=int, help="so many ask; without it they go on until Ctrl-C")
     parser.add_argument("--seed", type=int, default=1)
