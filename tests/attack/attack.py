@@ -28,7 +28,7 @@ from rich.table import Table
 
 from astune.support.visible import tell, visible
 from docs.write_reliability import Row, rows
-from tests.attack import doors, hostile, kills, kills_of_families, kills_of_verl, load, online
+from tests.attack import doors, hostile, kills, kills_of_families, kills_of_verl, load, online, online_outages
 from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,18 @@ def _outcomes(python: Path, files: list[str]) -> Iterator[tuple[tuple[str, str],
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("tests", "kills", "families", "verl", "faults", "doors", "load", "online_kills", "online_load")
+    parts = (
+        "tests",
+        "kills",
+        "families",
+        "verl",
+        "faults",
+        "doors",
+        "load",
+        "online_kills",
+        "online_outages",
+        "online_load",
+    )
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the load lasts")
     parser.add_argument("--kills", type=int, default=12)
@@ -97,6 +108,7 @@ def main() -> int:
         "doors": doors.attack,
         "load": lambda: load.attack(60 * options.minutes, seed=options.seed),
         "online_kills": lambda: online.attack_by_kills(seed=options.seed),
+        "online_outages": online_outages.attack,
         "online_load": lambda: online.attack_by_load(60 * options.minutes, seed=options.seed),
     }
     found = []

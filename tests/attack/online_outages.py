@@ -29,7 +29,7 @@ from tests.attack.online_clients import Clients
 from tests.attack.online_releases import find_wrong_folders
 from tests.attack.online_roles import QUICK, Roles
 
-HOUR = 3600.0
+HOUR, AWAY_SECONDS = 3600.0, 60.0
 FILE_BYTES = 100_000
 """Less than a checkpoint has."""
 Fault = Callable[["Scene"], Awaitable[list[Found]]]
@@ -64,7 +64,14 @@ class Scene:
         await self.until(lambda: bool(self.read(lambda each: each.scalar(renewed)) >= len(self.roles.names) - 1))
 
 
-def attack(kind: str, fault: Fault, *, sessions: int = 4, **more: Any) -> Iterator[Found]:
+def attack() -> Iterator[Found]:
+    """What needs no other server."""
+    yield from without_store(None, locked, AWAY_SECONDS)
+    yield from with_a_clock_that_is_set()
+    yield from with_two_releases()
+
+
+def _attack(kind: str, fault: Fault, *, sessions: int = 4, **more: Any) -> Iterator[Found]:
     """`more` is for `Roles`."""
     with tempfile.TemporaryDirectory() as name:
         roles = Roles(Path(name), COMMITS, **{"release": QUICK, **more})
@@ -100,7 +107,7 @@ def without_store(
         told = all(" 503: " in each for each in failed)
         return [Found("database away: requests are told to come back (503)", told, str(failed))]
 
-    return attack("database away", fault, store=store)
+    return _attack("database away", fault, store=store)
 
 
 @contextmanager
@@ -135,7 +142,7 @@ def without_room(store: str) -> Iterator[Found]:
         await scene.until(lambda: bool(scene.read(lambda each: each.scalar(sa.select(sa.func.max(versions)))) > before))
         return [Found("disk full: no version is half there", not wrong, str(wrong))]
 
-    return attack("disk full", fault, store=store, release=None)
+    return _attack("disk full", fault, store=store, release=None)
 
 
 def with_a_clock_that_is_set() -> Iterator[Found]:
@@ -156,7 +163,7 @@ def with_a_clock_that_is_set() -> Iterator[Found]:
         await scene.until(lambda: scene.read(lambda each: releases.recent(each, 1)[0]).stage > began.stage)
         return found
 
-    return attack("clock set", fault, release={**QUICK, "min_hours": 0.5}, ahead=ahead)
+    return _attack("clock set", fault, release={**QUICK, "min_hours": 0.5}, ahead=ahead)
 
 
 def with_two_releases() -> Iterator[Found]:
@@ -179,4 +186,4 @@ def with_two_releases() -> Iterator[Found]:
         await scene.until(lambda: scene.read(lambda each: releases.recent(each, 1)[0]).stage > began.stage)
         return [Found("two releases: the second takes over", True, f"{first} was killed, {other} went on")]
 
-    return attack("two releases", fault)
+    return _attack("two releases", fault)

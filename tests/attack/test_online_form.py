@@ -13,8 +13,6 @@ from tests.attack.test_short_form import failed
 from tests.store.databases import new_url
 
 KILLS = 20
-AWAY = 60.0
-"""Seconds."""
 
 
 @pytest.fixture
@@ -41,12 +39,13 @@ def test_kills_of_all_roles_leave_releases_exact(kind: str, tmp_path: Any) -> No
 )
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_all_go_on_after_a_minute_without_the_database(kind: str, request: pytest.FixtureRequest) -> None:
+    seconds = online_outages.AWAY_SECONDS
     if kind == "sqlite":
-        found = online_outages.without_store(None, online_outages.locked, AWAY)
+        found = online_outages.without_store(None, online_outages.locked, seconds)
     else:
         server = request.getfixturevalue("server")
         url = server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-        found = online_outages.without_store(url, lambda _: online_outages.stopped(server), AWAY)
+        found = online_outages.without_store(url, lambda _: online_outages.stopped(server), seconds)
     assert failed(found) == []
 
 
