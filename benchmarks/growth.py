@@ -223,7 +223,7 @@ def serving(calls: int, folder: Path) -> Callable[[], object]:
 
 def committing(calls: int, folder: Path) -> Callable[[], object]:
     """The shipped model answers, learns from every `RATED` thumbs, and answers on as the version that was made."""
-    from astune.backbone.local import load_engine  # torch is for this case alone
+    from astune.backbone.local.engine import load_engine  # torch is for this case alone
     from astune.online.service.models import local_model
     from astune.online.training.log import CommitLog
     from astune.online.training.trainer import Trainer

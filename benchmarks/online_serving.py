@@ -60,7 +60,7 @@ def policy_of(engine: str) -> tuple[Policy, ChatFormat]:
     if engine == "script":
         chat_format = ChatFormat.load(tiny_model_dir())
         return ScriptedPolicy(lambda prompt: gateway.ANSWER, chat_format), chat_format
-    from astune.backbone.local import load_engine
+    from astune.backbone.local.engine import load_engine
 
     loaded = load_engine(Config().astune)
     return loaded.policy, loaded.chat_format

@@ -28,7 +28,7 @@ from bench_table import table_of
 from rich.console import Console
 
 from astune.algorithm import BatchRules, load_estimator, to_samples
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.config.schema import AstuneConfig
 from astune.rollout.group import run_groups

@@ -30,7 +30,7 @@ from bench_table import table_of
 from rich.console import Console
 
 from astune.algorithm import BatchRules, load_estimator, to_samples
-from astune.backbone.local import load_engine as load_local
+from astune.backbone.local.engine import load_engine as load_local
 from astune.backbone.verl.backbone import engine_of
 from astune.config.load import LoadedConfig, load_config
 from astune.rollout.group import run_groups

@@ -19,7 +19,7 @@ from agentscope.tool import FunctionTool, Toolkit
 
 from astune import Episode, Sampling, Task, Tuner, Verdict, Workflow, WorkflowOutput
 from astune.algorithm import to_samples
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.config.schema import AstuneConfig
 from astune.rollout import RolloutSetup, run_groups
 from astune.workflow.agentscope import training_defaults

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.load import load_config
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.episodes import EpisodeRecord, episodes_path, read_episodes
 from astune.monitor.metrics import read_metrics
@@ -92,10 +92,8 @@ class Run:
             raise ConfigError(f"{self.folder}: it has no checkpoint (astune.trainer.save_every)")
         out = self.folder / "model" / f"{self.folder.name}_{checkpoint.name}"
         if not out.is_dir():
-            try:
-                from astune.backbone.local.export import export_checkpoint
-            except ModuleNotFoundError as error:
-                raise MissingDependency(f"export needs {error.name!r}: pip install 'astune[local]'") from error
+            from astune.backbone.local.export import export_checkpoint
+
             export_checkpoint(checkpoint, out, merged=True)
         return out
 

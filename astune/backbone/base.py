@@ -12,7 +12,7 @@ from astune.types import RunReport
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
-    "local": "astune.backbone.local:LocalBackbone",
+    "local": "astune.backbone.local.engine:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
     "verl": "astune.backbone.verl.backbone:VerlBackbone",
 }

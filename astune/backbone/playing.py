@@ -7,7 +7,7 @@ from astune.errors import ConfigError
 from astune.plugins import load_plugin
 from astune.training.engine import LoadEngine
 
-ENGINES = {"local": "astune.backbone.local:load_engine"}
+ENGINES = {"local": "astune.backbone.local.engine:load_engine"}
 PLAYING = ("local", "verl")
 """Backbones that play with a checkpoint."""
 

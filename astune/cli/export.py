@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -91,10 +91,8 @@ def _find(run: Path | None, checkpoint: Path | None) -> Path:
 
 def _export(found: Path, out: Path, merged: bool, dtype: str | None) -> int:
     """Write what a checkpoint holds into the folder `out`, a model in the precision `dtype` if one is given."""
-    try:
-        from astune.backbone.local.export import export_checkpoint
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"export needs {error.name!r}: pip install 'astune[local]'") from error
+    from astune.backbone.local.export import export_checkpoint
+
     what = export_checkpoint(found, out, merged=merged, dtype=dtype)
     tell(f"from    {found}")
     tell(f"{what:8}{out}")

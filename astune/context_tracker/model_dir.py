@@ -14,6 +14,8 @@ from astune.support.resources import tiny_model_dir
 
 ADAPTER_CONFIG = "adapter_config.json"
 """The file of peft's format that says what an adapter is, and over which base."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""The file of peft's format with its weights."""
 
 TOKENIZER_FILES = (
     "tokenizer*",

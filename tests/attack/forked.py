@@ -14,7 +14,7 @@ from typing import Any
 from astune.cli import main
 
 PRELOADED = [
-    "astune.backbone.local",
+    "astune.backbone.local.engine",
     "astune.training.start",
     "astune.online.service",
     "astune.online.training",

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.config.load import load_config
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics

@@ -18,7 +18,7 @@ from astune.backbone.debug import DebugBackbone, debug_run
 from astune.backbone.debug.sources.debug_model import DebugModel
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import Screen
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.support.resources import tiny_model_dir

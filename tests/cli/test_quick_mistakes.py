@@ -17,9 +17,21 @@ HEAVY = ("torch", "transformers", "agentscope", "datasets")
 SCRIPT = """\
 import sys
 from astune.cli import main
-code = main(sys.argv[1:])
-print("exit", code, "loaded", [name for name in {heavy} if name in sys.modules])
+for mistake in sys.argv[1:]:
+    code = main(["--conf", "job.yaml", mistake])
+    print("exit", code, "loaded", [name for name in {heavy} if name in sys.modules], file=sys.stderr)
 """
+MISTAKES = {
+    "astune.rollout.agentscope_learn_protocol=agent.py:slove": "Did you mean 'solve'?",
+    "astune.rollout.agentscope_learn_protocol=agent.py:judge": "judge (",
+    "astune.task_judge.judge_protocol=agent.py:jugde": "Did you mean 'judge'?",
+    "astune.task_reader.jsonl.training.file_path=task.jsonl": "Did you mean 'tasks.jsonl'?",
+    "astune.task_reader.jsonl.validation.file_path=bad.jsonl": "bad.jsonl:1: no query",
+    (
+        "astune.stages=[{trainer: {total_steps: 1}}, {rollout: {agentscope_learn_protocol: 'agent.py:slove'}}]"
+    ): "stage 2: ",
+}
+"""Keys, and what is said of them."""
 
 
 @pytest.fixture
@@ -38,25 +50,13 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job.yaml"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("astune.rollout.agentscope_learn_protocol=agent.py:slove", "Did you mean 'solve'?"),
-        ("astune.rollout.agentscope_learn_protocol=agent.py:judge", "judge ("),
-        ("astune.task_judge.judge_protocol=agent.py:jugde", "Did you mean 'judge'?"),
-        ("astune.task_reader.jsonl.training.file_path=task.jsonl", "Did you mean 'tasks.jsonl'?"),
-        ("astune.task_reader.jsonl.validation.file_path=bad.jsonl", "bad.jsonl:1: no query"),
-        (
-            "astune.stages=[{trainer: {total_steps: 1}}, {rollout: {agentscope_learn_protocol: 'agent.py:slove'}}]",
-            "stage 2: ",
-        ),
-    ],
-)
-def test_a_mistake_is_told_before_anything_heavy_is_loaded(job: Path, override: str, message: str) -> None:
-    command = [sys.executable, "-c", SCRIPT.format(heavy=HEAVY), "--conf", "job.yaml", override]
+def test_a_mistake_is_told_before_anything_heavy_is_loaded(job: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT.format(heavy=HEAVY), *MISTAKES]
     done = subprocess.run(command, cwd=job.parent, capture_output=True, text=True)
-    assert done.stdout.strip() == "exit 2 loaded []", done.stderr
-    assert message in done.stderr
+    said = done.stderr.split("exit 2 loaded []\n")
+    assert len(said) == len(MISTAKES) + 1 and said[-1] == "", done.stderr
+    for mistake, message in zip(said, MISTAKES.values(), strict=False):
+        assert message in mistake
 
 
 @pytest.mark.fault(

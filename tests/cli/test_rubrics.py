@@ -82,12 +82,12 @@ def test_an_edited_rubric_is_not_overwritten(conf: Path, capsys: pytest.CaptureF
 @pytest.mark.fault(
     "Rubrics", "the labels have nothing to do with the answers", "no better than the baselines is said, and ends with 3"
 )
-@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_shuffled_labels_give_a_rubric_that_is_no_better_than_the_baselines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """tests/rubrics/test_planted_pipeline.py has twenty seeds of the same, without the command."""
     monkeypatch.chdir(tmp_path)
-    world = PlantedWorld(seed, 60, shuffled_labels=True)
+    world = PlantedWorld(1, 60, shuffled_labels=True)
     world.write_examples(tmp_path / "examples.jsonl")
     with world.server() as server:
         write_conf(tmp_path, server.base_url)

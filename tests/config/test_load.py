@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.config.keys import LEAVES
 from astune.config.load import LoadedConfig, Origin, load_config
 from astune.config.render import annotate, save_config

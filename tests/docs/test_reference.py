@@ -120,7 +120,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all metrics of a short run with failures, forks, greedy turns, groups without signal, and
     rollouts that do not wait."""
     pytest.importorskip("torch")
-    from astune.backbone.local import LocalBackbone
+    from astune.backbone.local.engine import LocalBackbone
 
     folder = tmp_path_factory.mktemp("probe")
     rows = [f'{{"query": "{name}", "case": "{name}"}}' for name in ("learn", "broken", "equal")]

@@ -13,7 +13,7 @@ from astune.doctor import Finding
 
 BACKBONES = {
     "debug": "astune.backbone.debug:DebugBackbone",
-    "local": "astune.backbone.local:LocalBackbone",
+    "local": "astune.backbone.local.engine:LocalBackbone",
     "trinity": "astune.backbone.trinity.backbone:TrinityBackbone",
     "verl": "astune.backbone.verl.backbone:VerlBackbone",
 }

@@ -89,7 +89,7 @@ def test_an_environment_that_cannot_be_made_is_shown_as_the_episodes_error(conf)
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_starts_the_service_and_goes_on_when_it_dies(conf, caplog, workers):
-    from astune.backbone.local import LocalBackbone
+    from astune.backbone.local.engine import LocalBackbone
 
     overrides = [
         f"astune.rollout.agentscope_learn_protocol={conf.parent}/agent.py:one_answer",

@@ -154,7 +154,7 @@ def service_of(folder: Path, every_commits: int, count: int) -> dict[str, object
     """The keys of a service in which so many versions were made, as the shipped model left by a short run."""
     from contextlib import closing
 
-    from astune.backbone.local import load_engine
+    from astune.backbone.local.engine import load_engine
     from astune.online.store import aliases, succession, versions
     from astune.online.store.versions import ModelVersion
     from astune.online.training.checkpoint import new_folder, put_in_place, seal

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("agentscope.middleware", reason="the agent is one of AgentScope 2.x")
 pytest.importorskip("torch")
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.config.load import load_config
 from astune.config.schema import Config
 from astune.online.place import online_folder

@@ -14,7 +14,16 @@ if metadata.version("agentscope").startswith("1."):
 from tutorial import rl_loop
 
 
-def test_the_loop_on_one_page_learns():
+def test_the_loop_on_one_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_demo.py` shows that such a loop learns."""
+    assert rl_loop.advantage([0.0, 1.0]) == [-1.0, 1.0]
+    monkeypatch.setattr(rl_loop, "STEPS", 2)
+    first, second = asyncio.run(rl_loop.train())
+    assert 0 <= first <= 1 and 0 <= second <= 1
+
+
+@pytest.mark.release
+def test_the_loop_on_one_page_learns() -> None:
     curve = asyncio.run(rl_loop.train())
     assert len(curve) == rl_loop.STEPS
     assert fmean(curve[-3:]) > fmean(curve[:3]) + 0.15

@@ -57,7 +57,7 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-@pytest.mark.parametrize("advantage", ["grpo", "gae"])
+@pytest.mark.parametrize("advantage", [pytest.param("grpo", marks=pytest.mark.release), "gae"])
 def test_a_training_worker_takes_what_is_estimated(tmp_path: Path, advantage: str) -> None:
     """With `gae` a critic stands beside the policy."""
     algorithm = AlgorithmConfig(advantage=advantage)

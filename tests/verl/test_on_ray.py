@@ -26,9 +26,8 @@ from safetensors.torch import load_file
 
 from astune.algorithm import to_samples
 from astune.algorithm.advantage import grpo
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone, load_policy
 from astune.backbone.local.engine import load_engine as load_local
-from astune.backbone.local.engine import load_policy
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import save_model
 from astune.backbone.policies.compared import whole_row

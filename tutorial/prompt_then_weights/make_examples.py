@@ -69,10 +69,10 @@ def say(number: str) -> dict[str, Any]:
     return {"role": "assistant", "content": f"The answer is {number}."}
 
 
-def main() -> None:
+def main(count: int = COUNT) -> None:
     path = Path(__file__).with_name("examples.jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in islice(conversations(), COUNT)), encoding="utf-8")
-    print(f"wrote {COUNT} conversations to {path}")
+    path.write_text("".join(json.dumps(row) + "\n" for row in islice(conversations(), count)), encoding="utf-8")
+    print(f"wrote {count} conversations to {path}")
 
 
 if __name__ == "__main__":

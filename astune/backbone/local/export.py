@@ -9,24 +9,20 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-import torch
-
-from astune.backbone.local.model.adapters import merge
-from astune.backbone.local.model.model import DTYPES, read_weights
-from astune.backbone.lora.folder import WEIGHTS_FILE
-from astune.context_tracker.model_dir import ADAPTER_CONFIG, copy_tokenizer, resolve_base_dir
-from astune.errors import ConfigError, ModelError
+from astune.context_tracker.model_dir import ADAPTER_CONFIG, ADAPTER_WEIGHTS, copy_tokenizer, resolve_base_dir
+from astune.errors import ConfigError, MissingDependency, ModelError
 from astune.monitor.disk import follow_umask
 
 MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
-ADAPTER_FILES = (ADAPTER_CONFIG, WEIGHTS_FILE)
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 
 
 def export_checkpoint(
     checkpoint: Path, out: Path, *, merged: bool, dtype: str | None = None
 ) -> Literal["model", "adapter"]:
     """Write the model of a checkpoint, or its adapter, into the new folder `out`; with `merged` an adapter becomes part
-    of its base. Returns what `out` holds. Raises ConfigError where that is not new, ModelError where there is no model.
+    of its base. Returns what `out` holds. Raises ConfigError where that is not new, ModelError where there is no model,
+    MissingDependency where weights are to be changed and a package for that is not there; files are copied without any.
 
     `dtype` is the precision of a whole model, "float32" or "bfloat16". By itself that of a checkpoint of all weights
     stays as it is; merged weights, which are computed in float32, get that of the base model's own files.
@@ -43,11 +39,11 @@ def export_checkpoint(
         folder = Path(place) / out.name
         folder.mkdir()
         copy_tokenizer(checkpoint, folder)
-        if adapter and merged:
-            _merge(checkpoint, folder, dtype)
-        elif dtype is not None:
-            read_weights(checkpoint, DTYPES[dtype]).save_pretrained(folder)
-            follow_umask(folder)
+        if dtype is not None or (adapter and merged):
+            try:
+                _change(checkpoint, folder, adapter, dtype)
+            except ModuleNotFoundError as error:
+                raise MissingDependency(f"export needs {error.name!r}: pip install 'astune[local]'") from error
         else:
             _copy(checkpoint, folder, ADAPTER_FILES if adapter else MODEL_FILES)
         folder.replace(out)
@@ -62,10 +58,20 @@ def _copy(checkpoint: Path, folder: Path, patterns: tuple[str, ...]) -> None:
         shutil.copyfile(file, folder / file.name)
 
 
-def _merge(checkpoint: Path, folder: Path, dtype: str | None) -> None:
-    base = resolve_base_dir(str(checkpoint))
-    own = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    name = dtype or str(own.get("dtype") or own.get("torch_dtype") or "float32")
-    precision = getattr(torch, name, torch.float32)
-    merge(read_weights(base), checkpoint).to(precision).save_pretrained(folder)
+def _change(checkpoint: Path, folder: Path, adapter: bool, dtype: str | None) -> None:
+    """Write the whole model, with the adapter if the checkpoint holds one, in the precision that `export_checkpoint`
+    says. Torch and the models, which take seconds to import, are for this alone."""
+    import torch
+
+    from astune.backbone.local.model.adapters import merge
+    from astune.backbone.local.model.model import DTYPES, read_weights
+
+    if adapter:
+        base = resolve_base_dir(str(checkpoint))
+        own = json.loads((base / "config.json").read_text(encoding="utf-8"))
+        name = dtype or str(own.get("dtype") or own.get("torch_dtype") or "float32")
+        model = merge(read_weights(base), checkpoint).to(getattr(torch, name, torch.float32))
+    else:
+        model = read_weights(checkpoint, DTYPES[str(dtype)])
+    model.save_pretrained(folder)
     follow_umask(folder)

@@ -12,14 +12,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from astune.backbone.lora.settings import import_peft
-from astune.context_tracker.model_dir import ADAPTER_CONFIG
+from astune.context_tracker.model_dir import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from astune.errors import ModelError, name_error
 from astune.monitor.disk import follow_umask
 
 BASE_MARK = "base_"
 """Begins the name by which the file of an adapter says `base_digest`; then comes `astune.model.lora.base`: weights in
 4 bits have another one."""
-WEIGHTS_FILE = "adapter_model.safetensors"
 SETTINGS = {
     "rank": "r",
     "alpha": "lora_alpha",
@@ -38,7 +37,7 @@ def base_mark(base: str, digest: str) -> dict[str, str]:
 def save_adapter(directory: Path, tensors: Mapping[str, torch.Tensor], settings: Any, mark: Mapping[str, str]) -> None:
     """Write the `tensors` of an adapter, under the names that they have in peft's file, and peft's `settings` of it."""
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), directory / WEIGHTS_FILE, metadata={"format": "pt"} | dict(mark))
+    save_file(dict(tensors), directory / ADAPTER_WEIGHTS, metadata={"format": "pt"} | dict(mark))
     follow_umask(directory)
     settings = copy.copy(settings)
     settings.target_modules = sorted(settings.target_modules)  # a set, whose order is another in each process
@@ -52,7 +51,7 @@ def read_adapter(directory: Path, own: Any, mark: Mapping[str, str]) -> dict[str
         raise ModelError(f"{directory} holds no adapter: it has no {ADAPTER_CONFIG}")
     try:
         saved = import_peft().LoraConfig.from_pretrained(str(directory))
-        with safe_open(directory / WEIGHTS_FILE, "pt") as file:
+        with safe_open(directory / ADAPTER_WEIGHTS, "pt") as file:
             found = dict(mark) | (file.metadata() or {})
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, ValueError, TypeError, SafetensorError) as error:
@@ -81,7 +80,7 @@ def check_shapes(directory: Path, found: Mapping[str, torch.Tensor], own: Mappin
 def base_digest_in(directory: Path) -> str | None:
     """Read the digest of the base from the adapter in a folder, if the base was read in the precision of
     `astune.model.dtype`."""
-    with safe_open(directory / WEIGHTS_FILE, "pt") as file:
+    with safe_open(directory / ADAPTER_WEIGHTS, "pt") as file:
         return (file.metadata() or {}).get(f"{BASE_MARK}dtype")
 
 

@@ -88,7 +88,7 @@ def _load_engine(loaded: LoadedConfig, folder: Path, stack: ExitStack) -> LoadEn
             "astune.rollout.engine: got 'vllm', but `astune online` answers with ASTune's own sampler; take the key out"
         )
     if loaded.config.astune.backbone == "local":
-        from astune.backbone.local import load_engine
+        from astune.backbone.local.engine import load_engine
 
         return load_engine
     from astune.backbone.trinity.online.engine import TrinityEngines

@@ -229,7 +229,7 @@ def _import(known: argparse.Namespace) -> int:
         with database.reading() as connection:
             parent = aliases.resolve(connection, known.parent)
         try:
-            from astune.backbone.local import load_engine
+            from astune.backbone.local.engine import load_engine
         except ModuleNotFoundError as error:
             raise MissingDependency(f"import needs {error.name!r}: pip install 'astune[local,online]'") from error
         from astune.online.training.imports import import_checkpoint
@@ -250,10 +250,7 @@ def _export(known: argparse.Namespace) -> int:
     _check(config, version)
     if version.folder is None:
         raise ConfigError(f"v{version.number} is the model as configured: it stands at {config.astune.model.path}")
-    try:
-        from astune.backbone.local.export import export_checkpoint
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"export needs {error.name!r}: pip install 'astune[local]'") from error
+    from astune.backbone.local.export import export_checkpoint
     from astune.online.place import online_folder, versions_folder
 
     folder = versions_folder(online_folder(config)) / version.folder

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.config.load import load_config
 from astune.monitor.episodes import read_episodes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.config.load import load_config
 from astune.errors import AstuneError, RunFolderError
 from astune.monitor.episodes import read_episodes

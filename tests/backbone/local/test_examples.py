@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone
 from astune.backbone.local.model.model import read_weights
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat

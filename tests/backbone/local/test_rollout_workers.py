@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.config.schema import AstuneConfig
 from astune.rollout.group import run_groups
 from astune.training.rollout_setup import sampling_for

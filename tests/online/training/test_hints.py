@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.context_tracker.prompt.builder import PromptBuilder
 from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add
 from astune.online.training.hints import with_hint

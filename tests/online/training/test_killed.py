@@ -109,7 +109,7 @@ def test_what_comes_after_a_kill_is_the_same_bit_for_bit(tmp_path: Path, lora: i
     pytest.importorskip("torch")
     if lora:
         pytest.importorskip("peft")
-    from astune.backbone.local import load_engine
+    from astune.backbone.local.engine import load_engine
 
     model = {"device": "cpu", "path": str(tiny_model_dir()), "lora": {"rank": lora}}
     config = config_of(astune={"model": model, "trainer": {"learning_rate": 1e-3, "updates_per_step": 2}}, max_kl=None)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from astune.backbone.local import load_engine
+from astune.backbone.local.engine import load_engine
 from astune.online.store import versions
 from astune.online.store.feedback.states import FeedbackPart
 from astune.online.training.learning import SHARE
