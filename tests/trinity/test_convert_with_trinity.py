@@ -91,7 +91,7 @@ def changed(converted: Converted, config: TrinityConfig) -> dict[str, tuple[Any,
     found = {}
     for key, value in flat(converted.tree).items():
         after = now[key].value if isinstance(now[key], Enum) else now[key]
-        if key.endswith(".operators"):
+        if key.startswith("data_processor.") and key.endswith(".operators"):
             after = [{"name": operator.name, "args": operator.args} for operator in after]
         expected = STYLES.get(value, value) if key == "synchronizer.sync_style" else value
         if expected != after:
