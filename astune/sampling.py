@@ -53,7 +53,7 @@ class Sampling:
         _check("top_k", self.top_k, f"an integer from 0 (all tokens) to {MOST_INTEGER}", 0, MOST_INTEGER, whole=True)
         if self.top_p == 0:
             raise ValueError(f"top_p is 0; expected {TOP_P}")
-        if not all(map(_is_text, self.stop)):
+        if not all(map(is_text, self.stop)):
             raise ValueError(f"stop is {shorten(self.stop)}; expected texts that UTF-8 can write")
         if is_greedy(self.temperature, self.top_p, self.top_k):
             for name, value in (("temperature", 0.0), ("top_p", 1.0), ("top_k", 0)):
@@ -71,7 +71,7 @@ def _check(name: str, value: object, expected: str, least: float, most: float, *
         raise ValueError(f"{name} is {shorten(value)}; expected {expected}")
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Half of a surrogate pair is none."""
     return isinstance(value, str) and value.encode(errors="replace") == value.encode(errors="surrogatepass")
 

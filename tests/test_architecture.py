@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -59,6 +60,7 @@ PLACES = {
 """Where the libraries of readers, environments and trackers may be imported, and those of logs and traces."""
 MOST_LINES_OF_A_MODULE = 400
 MOST_LINES_OF_A_FUNCTION = 60
+MOST_MODULES_OF_A_PACKAGE = 20
 MODULES = sorted(
     path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if not {"tutorial", "versions"} & {*path.parts}
 )
@@ -186,6 +188,11 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
 def test_no_module_is_too_long() -> None:
     lengths = {str(module): len((PACKAGE / module).read_text().splitlines()) for module in MODULES}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_MODULE} == {}
+
+
+def test_no_package_has_too_many_modules() -> None:
+    counts = Counter(str(module.parent) for module in MODULES)
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES_OF_A_PACKAGE} == {}
 
 
 def test_no_function_is_too_long() -> None:

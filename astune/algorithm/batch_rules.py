@@ -5,7 +5,7 @@
     balance      right and wrong answers of a group are kept in about equal numbers            AgentRL
 
 What the judge said stays as it is recorded; only what is learned from changes. Another rule of DAPO, dynamic sampling,
-plays further tasks: `astune/training/dynamic_sampling.py`.
+plays further tasks: `astune/training/run.py`.
 """
 
 from __future__ import annotations

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from astune.api.eval_tables import show_interval_of, show_p, show_signed
-from astune.api.evaluate import WIDTH, open_evaluation
+from astune.api.eval_tables import show_signed
+from astune.api.evaluate import Playing, open_evaluation
 from astune.api.run import Curve, Run
 from astune.api.settings import configure
 from astune.backbone.playing import playing_engine
@@ -23,10 +22,11 @@ from astune.errors import ConfigError, TrainingError
 from astune.monitor.checkpoint_names import find_checkpoint
 from astune.monitor.disk import write_whole, writing
 from astune.monitor.run_dir import runs_folder
+from astune.monitor.summary import show_interval_of, show_p
 from astune.prompts.result import PromptSearch
-from astune.support.concurrency import outside_loop
-from astune.support.terminal import Console, make_table
+from astune.support.terminal import Console, ShowsItself, make_table
 from astune.training.candidates import candidate_of
+from astune.training.comparison import row_to_json
 from astune.training.four_cells import CELLS, Cell, Crossed, cross, play_cells
 from astune.training.standalone import Played
 from astune.viewer.cells_chart import cells_svg
@@ -40,7 +40,7 @@ CAPTION = (
 
 
 @dataclass(frozen=True)
-class FourCells:
+class FourCells(ShowsItself):
     """The first prompt and the tuned one, each with the first weights and the trained ones, on the same held-out tasks.
     `charts` are pictures, one for each of `crossed`, which is empty where nothing could be judged."""
 
@@ -64,26 +64,12 @@ class FourCells:
                     "figure": each.figure,
                     "left_out": each.left_out,
                     "cells": {cell.name: found._asdict() for cell, found in each.cells.items()},
-                    "effects": [
-                        {
-                            "name": effect.name,
-                            "difference": effect.difference._asdict(),
-                            "p": effect.test.p,
-                            "exact": effect.test.exact,
-                        }
-                        for effect in each.effects
-                    ],
+                    "effects": list(map(row_to_json, each.effects)),
                 }
                 for each in self.crossed
             ],
             "charts": [str(chart) for chart in self.charts],
         }
-
-    def __str__(self) -> str:
-        console = Console(width=WIDTH, color_system=None)
-        with console.capture() as text:
-            self.print(console)
-        return text.get()
 
     def print(self, console: Console) -> None:
         """Print the four cells of each figure, and what each change adds to them."""
@@ -92,7 +78,7 @@ class FourCells:
         console.print(CAPTION if self.crossed else "nothing could be judged")
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>{''.join(map(cells_svg, self.crossed))}"
+        return super()._repr_html_() + "".join(map(cells_svg, self.crossed))
 
 
 def compare(
@@ -118,10 +104,7 @@ def compare(
     `prompts` is what `astune.search_prompts` gave, its folder or a prompts.yaml; `checkpoint` a `Run`, or what
     `astune eval --checkpoint` takes. All else is as in `astune.tune`. What was played before is not played again.
     """
-    with (
-        outside_loop(),
-        configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=keys) as loaded,
-    ):
+    with configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=keys) as loaded:
         texts = prompts.folder if isinstance(prompts, PromptSearch) else prompts
         weights = checkpoint.folder if isinstance(checkpoint, Run) else checkpoint
         return compare_loaded(
@@ -129,8 +112,7 @@ def compare(
             None if texts is None else str(texts),
             None if weights is None else str(weights),
             figures,
-            limit,
-            None if out is None else Path(out),
+            Playing(limit, None if out is None else Path(out)),
         )
 
 
@@ -138,11 +120,8 @@ def compare_loaded(
     loaded: LoadedConfig,
     prompts: str | None,
     checkpoint: str | None,
-    figures: Sequence[str] = (),
-    limit: int | None = None,
-    out: Path | None = None,
-    backbone: str | None = None,
-    engine: str | None = None,
+    figures: Sequence[str],
+    playing: Playing,
 ) -> FourCells:
     """Play the cells of a configuration, and write `cells.json` and the charts into their folder."""
     config = loaded.config.astune
@@ -154,16 +133,15 @@ def compare_loaded(
         raise ConfigError(f"--checkpoint: there is no trained {run}; name the weights, as --checkpoint runs/p/n@best")
     if checkpoint == "none":
         raise ConfigError("--checkpoint none: these are the first weights, which are played anyway; name trained ones")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit: expected a number of tasks from 1 on, got {limit}")
     check_figures(figures)
     trained = candidate_of(checkpoint or str(run), config)
-    load_engine, as_model = playing_engine(loaded, backbone, engine)
-    folder = out or run.with_name(f"{run.name}-compare")
-    with open_evaluation(loaded, limit=limit) as (ready, evaluations):
+    load_engine, as_model = playing_engine(loaded, playing.backbone, playing.engine)
+    folder = playing.out or run.with_name(f"{run.name}-compare")
+    with open_evaluation(loaded, playing) as (ready, evaluations):
         played = play_cells(loaded.config, ready, source, trained, evaluations, load_engine, folder, as_model=as_model)
     crossed = cross(played, figures)
-    if missing := {*figures} - {each.figure for each in crossed} if crossed else ():
+    missing = {*figures} - {each.figure for each in crossed}
+    if missing and (crossed or cross(played)):  # else nothing was judged
         raise ConfigError(f"--figures: the cells have no {min(missing)!r} for a task in common")
     found = FourCells(folder, played, crossed, [folder / _name_chart(each) for each in crossed])
     with writing(folder):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
+from astune.errors import ConfigError, nearest
 from astune.monitor.progress_view import show_tasks
-from astune.monitor.summary import show_figure, show_interval
-from astune.monitor.summary import show_p as show_p
+from astune.monitor.summary import show_figure, show_interval_of, show_p
 from astune.rollout.metrics import counts_of, figures_of, name_ends
 from astune.selection.rows import cost_rows, model_rows
 from astune.selection.select import Selection
-from astune.support.statistics import MeanOverTasks, PairedTest
 from astune.support.terminal import make_table
-from astune.training.comparison import Compared, Wins
+from astune.training.comparison import Compared, Wins, row_to_json
 from astune.training.standalone import Played
 
 
@@ -33,6 +32,19 @@ class Evaluated:
             name: {figure: found[figure] for figure in chosen or found if figure in found}
             for name, found in self.all.items()
         }
+
+
+def choose_figures(played: Iterable[Played], chosen: Sequence[str]) -> list[Evaluated]:
+    """Choose the figures of each that was played. Raises ConfigError for one that none has, where attempts were
+    judged."""
+    evaluated = [Evaluated(one, chosen) for one in played]
+    known = list(dict.fromkeys(figure for one in evaluated for found in one.all.values() for figure in found))
+    for figure in chosen if known else ():
+        if figure not in known:
+            raise ConfigError(
+                f"--figures: the evaluation has no {figure!r}.{nearest(figure, known)} It has: {', '.join(known)}"
+            )
+    return evaluated
 
 
 @dataclass(frozen=True)
@@ -152,10 +164,6 @@ def _table(title: str, *columns: str, gap: int = 3) -> Table:
     return make_table(*columns, left=("held-out", "figure", "model", "95 % interval", "by", ""), gap=gap, title=title)
 
 
-def show_interval_of(figure: str, found: MeanOverTasks) -> str:
-    return "-" if found.interval is None else show_interval(figure, *found.interval)
-
-
 def show_signed(figure: str, value: float) -> str:
     return f"{'+' if value > 0 else ''}{show_figure(figure, value)}"
 
@@ -180,8 +188,8 @@ def as_json(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckp
         }
         for one in evaluated
     ]
-    compared = [_row_to_json(each, row) for each in comparisons for row in each.rows]
-    wins = [_row_to_json(each, row) for each in comparisons for row in each.wins]
+    compared = [_name_both(each) | row_to_json(row) for each in comparisons for row in each.rows]
+    wins = [_name_both(each) | row_to_json(row) for each in comparisons for row in each.wins]
     return {
         "evaluated": shown,
         **({"compared": compared} if compared else {}),
@@ -189,8 +197,5 @@ def as_json(evaluated: Sequence[Evaluated], comparisons: Sequence[ComparedCheckp
     }
 
 
-def _row_to_json(of: ComparedCheckpoints, row: Compared | Wins) -> dict[str, Any]:
-    cells = {each.name: getattr(row, each.name) for each in fields(row)}
-    test: PairedTest = cells.pop("test")
-    values = {name: cell._asdict() if isinstance(cell, MeanOverTasks) else cell for name, cell in cells.items()}
-    return {"names": [of.first, of.second], **values, "p": test.p, "exact": test.exact, "tasks": test.n}
+def _name_both(of: ComparedCheckpoints) -> dict[str, Any]:
+    return {"names": [of.first, of.second]}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, evaluation_tables
+from astune.api.eval_tables import ComparedCheckpoints, Evaluated, as_json, choose_figures, evaluation_tables
 from astune.api.run import Run
 from astune.api.settings import configure
 from astune.api.tune import check_input
@@ -19,19 +18,18 @@ from astune.config.schema import AstuneConfig
 from astune.config.tasks import JsonlFile
 from astune.errors import ConfigError
 from astune.selection.select import candidates_of, engine_for, play_models
+from astune.support.concurrency import run_and_leave
 from astune.support.statistics import MeanOverTasks
-from astune.support.terminal import Console
-from astune.training.comparison import compare, wins_by_reward
+from astune.support.terminal import Console, ShowsItself
+from astune.training.comparison import compare, comparing_judges, wins_by_judge, wins_by_reward
 from astune.training.held_out import Evaluation, evaluations_of
 from astune.training.rollout_setup import environment_service
+from astune.training.standalone import Played
 from astune.training.tasks import read_tasks
-
-WIDTH = 120
-"""Columns of the tables in a notebook."""
 
 
 @dataclass(frozen=True)
-class EvaluatedModels:
+class EvaluatedModels(ShowsItself):
     """Models on the same tasks: the figures of each, and each later one against the first. A notebook shows tables."""
 
     models: Sequence[Evaluated]
@@ -50,15 +48,25 @@ class EvaluatedModels:
         """All of it as JSON has it."""
         return as_json(self.models, self.compared)
 
-    def __str__(self) -> str:
-        console = Console(width=WIDTH, color_system=None)
-        with console.capture() as text:
-            for table in evaluation_tables(self.models, self.compared):
-                console.print(table)
-        return text.get()
+    def print(self, console: Console) -> None:
+        for table in evaluation_tables(self.models, self.compared):
+            console.print(table)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+
+@dataclass(frozen=True)
+class Playing:
+    """How held-out tasks are played: the first `limit` of each set, into the folder `out`, by the engine that
+    `backbone` or `engine` names. Where tasks were `given`, they are played in the place of the held-out ones."""
+
+    limit: int | None = None
+    out: Path | None = None
+    backbone: str | None = None
+    engine: str | None = None
+    given: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"--limit: expected a number of tasks from 1 on, got {self.limit}")
 
 
 def evaluate(
@@ -81,30 +89,54 @@ def evaluate(
     """
     with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
         names = [name_model(model) for model in models]
-        if not names:
-            raise ConfigError("models: expected one, or more to compare with the first, got an empty list")
-        candidates = candidates_of(names, loaded.config.astune, "models")
-        with open_evaluation(loaded, given=tasks is not None) as (ready, evaluations):
-            engine, folder = engine_for(loaded, candidates), None if out is None else Path(out)
-            contest = play_models(loaded, ready, evaluations, candidates, engine, folder)
-    evaluated = [Evaluated(one, ()) for one in contest.played.values()]
-    first, *others = evaluated
-    compared = [
-        ComparedCheckpoints(
-            first.name, each.name, compare(first.played, each.played), wins_by_reward(first.played, each.played)
-        )
-        for each in others
-    ]
+        playing = Playing(out=None if out is None else Path(out), given=tasks is not None)
+        return evaluate_loaded(loaded, names, "models", playing)
+
+
+def evaluate_loaded(
+    loaded: LoadedConfig,
+    models: Sequence[str],
+    option: str,
+    playing: Playing,
+    figures: Sequence[str] = (),
+    *,
+    judge_pairs: bool = False,
+) -> EvaluatedModels:
+    """Evaluate the models that `option` names, as a configuration says. With `judge_pairs` its judge compares."""
+    if not models:
+        raise ConfigError(f"{option}: expected one, or more to compare with the first, got an empty list")
+    candidates = candidates_of(models, loaded.config.astune, option)
+    with open_evaluation(loaded, playing) as (ready, evaluations):
+        if judge_pairs:
+            judge_of = comparing_judges(ready)
+            for task in (task for each in evaluations for task in each.tasks):
+                judge_of(task)
+        engine = engine_for(loaded, candidates, playing.backbone, playing.engine)
+        contest = play_models(loaded, ready, evaluations, candidates, engine, playing.out)
+        return compare_played(list(contest.played.values()), figures, ready if judge_pairs else None)
+
+
+def compare_played(
+    played: Sequence[Played], figures: Sequence[str] = (), judges: AstuneConfig | None = None
+) -> EvaluatedModels:
+    """Compare each with the first; by the judge of `judges` too, if that is given."""
+    evaluated = choose_figures(played, figures)
+    first, compared = played[0], []
+    for other in evaluated[1:]:
+        rows = compare(first, other.played)
+        if figures:
+            rows = [row for figure in figures for row in rows if row.figure == figure]
+        wins = wins_by_reward(first, other.played)
+        if judges is not None:
+            wins += run_and_leave(wins_by_judge(first, other.played, judges))
+        compared.append(ComparedCheckpoints(evaluated[0].name, other.name, rows, wins))
     return EvaluatedModels(evaluated, compared)
 
 
 @contextmanager
-def open_evaluation(
-    loaded: LoadedConfig, *, given: bool = False, limit: int | None = None
-) -> Iterator[tuple[AstuneConfig, list[Evaluation]]]:
-    """Check the input, and yield the configuration with what it asks to be started, and its evaluations: of its
-    held-out tasks, or where tasks were `given` in the place of its training tasks, of those alone. `limit` is of the
-    tasks of each."""
+def open_evaluation(loaded: LoadedConfig, playing: Playing) -> Iterator[tuple[AstuneConfig, list[Evaluation]]]:
+    """Check the input, and yield the configuration with what it asks to be started, and its evaluations."""
+    given, limit = playing.given, playing.limit
     config = _without_held_out(loaded.config.astune) if given else loaded.config.astune
     check_input(config)
     with environment_service(config) as ready:

@@ -12,7 +12,6 @@ from astune.config.load import LoadedConfig
 from astune.config.prompts import PromptsConfig
 from astune.prompts.result import PromptSearch
 from astune.prompts.search import search_prompts as search
-from astune.support.concurrency import outside_loop
 from astune.training.candidates import candidate_of
 from astune.training.engine import LoadEngine
 
@@ -47,10 +46,7 @@ def search_prompts(
     chosen = {f"prompts.{name}" if name in PromptsConfig.model_fields else name: value for name, value in keys.items()}
     chosen |= {} if prompts is None else {"prompts.texts": dict(prompts)}
     chosen |= {} if reflector is None else {"prompts.reflector": reflector}
-    with (
-        outside_loop(),
-        configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=chosen) as loaded,
-    ):
+    with configure(workflow, tasks, judge, model, validation_tasks=validation_tasks, conf=conf, keys=chosen) as loaded:
         return search_loaded(loaded, checkpoint, engine=engine)
 
 

@@ -3,53 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from astune.api.eval_tables import models_tables
-from astune.api.evaluate import WIDTH, name_model, open_evaluation
+from astune.api.evaluate import Playing, name_model, open_evaluation
 from astune.api.run import Run
 from astune.api.settings import configure
 from astune.config.load import LoadedConfig
+from astune.errors import ConfigError
 from astune.selection.pick import read_rule
 from astune.selection.rows import outcome_lines, selection_to_json
 from astune.selection.select import (
     Selection,
     candidates_of,
-    choosing_for,
     engine_for,
     list_unpriced,
     play_models,
     select,
 )
-from astune.support.terminal import Console
+from astune.support.terminal import Console, ShowsItself
 from astune.viewer.models_page import write_models_page
 from astune.workflow.live_model import LiveModel
 
 
-class SelectedModel:
+class SelectedModel(ShowsItself):
     """The outcome: `picked` is the name of the model, None where nothing tells; `report` is the page of the tasks at
     which they differ. A notebook shows the tables."""
 
-    def __init__(self, selection: Selection, report: Path) -> None:
-        self.selection, self.report = selection, report
+    def __init__(self, selection: Selection) -> None:
+        self.selection, self.report = selection, write_models_page(selection)
         self.picked = None if selection.picked is None else selection.picked.name
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON has it."""
         return selection_to_json(self.selection, self.report)
 
-    def __str__(self) -> str:
-        console = Console(width=WIDTH, color_system=None)
-        with console.capture() as text:
-            for table in models_tables(self.selection):
-                console.print(table)
-        return text.get() + "\n".join(outcome_lines(self.selection))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+    def print(self, console: Console) -> None:
+        for table in models_tables(self.selection):
+            console.print(table)
+        for line in outcome_lines(self.selection):
+            console.print(line, soft_wrap=True)
 
 
 def select_model(
@@ -75,9 +70,8 @@ def select_model(
     """
     with configure(workflow, tasks, judge, conf=conf, keys=keys) as loaded:
         names = [model if isinstance(model, LiveModel) else name_model(model) for model in models]
-        to = None if out is None else Path(out)
-        found = select_loaded(loaded, names, pick, stop_early, "models", given=tasks is not None, out=to)
-    return SelectedModel(found, write_models_page(found))
+        playing = Playing(out=None if out is None else Path(out), given=tasks is not None)
+        return select_loaded(loaded, names, pick, stop_early, "models", playing)
 
 
 def select_loaded(
@@ -86,18 +80,16 @@ def select_loaded(
     pick: str,
     stop_early: float,
     option: str,
-    *,
-    given: bool = False,
-    limit: int | None = None,
-    out: Path | None = None,
-    backbone: str | None = None,
-    engine: str | None = None,
-) -> Selection:
-    """Select among the models that `option` names, as a configuration says; see `open_evaluation` for `given` and
-    `limit`."""
+    playing: Playing,
+) -> SelectedModel:
+    """Select among the models that `option` names, as a configuration says."""
     candidates = candidates_of(models, loaded.config.astune, option)
     rule = read_rule(pick, list_unpriced(candidates))
-    choosing = choosing_for(rule, len(candidates), stop_early)
-    with open_evaluation(loaded, given=given, limit=limit) as (ready, evaluations):
-        used = engine_for(loaded, candidates, backbone, engine)
-        return select(play_models(loaded, ready, evaluations, candidates, used, out, choosing), rule)
+    if len(candidates) < 2:
+        raise ConfigError(f"--models: expected two or more models to choose from, got {len(candidates)}")
+    if not 0 <= stop_early < 0.5:
+        raise ConfigError(f"--stop-early: expected a chance from 0, which is off, to below 0.5, got {stop_early}")
+    with open_evaluation(loaded, playing) as (ready, evaluations):
+        engine = engine_for(loaded, candidates, playing.backbone, playing.engine)
+        contest = play_models(loaded, ready, evaluations, candidates, engine, playing.out, rule, stop_early)
+    return SelectedModel(select(contest, rule))

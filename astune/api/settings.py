@@ -19,7 +19,7 @@ from astune.config.keys import FIELDS, FREE_FORM, LEAVES, section_of
 from astune.config.load import LoadedConfig, load_config
 from astune.config.schema import Config
 from astune.config.section import Located
-from astune.config.tasks import CSV_SUFFIXES, READERS
+from astune.config.tasks import READERS, ROW_SUFFIXES
 from astune.errors import ConfigError
 from astune.plugins import LIVE, LiveObjects
 from astune.support.builtin import builtin_name
@@ -32,8 +32,6 @@ from astune.task_reader.given import reader_of_given
 WORKFLOW = "astune.rollout.agentscope_learn_protocol"
 READER = "astune.task_reader.type"
 JUDGE = "astune.task_judge.judge_protocol"
-LINES = (".jsonl", ".json", ".gz", ".parquet", *CSV_SUFFIXES)
-"""Files whose rows the reader `jsonl` reads."""
 PLUGIN = re.compile(r".+(:|->)[A-Za-z_]\w*")
 
 
@@ -113,7 +111,7 @@ def _tasks(tasks: object, validation: object, live: LiveObjects) -> dict[str, An
         found["astune.task_reader.validation_fraction"], validation = validation, None
     if isinstance(tasks, str | PathLike):
         found |= _name_tasks(str(tasks), validation)
-    elif isinstance(tasks, TaskReader) or (isinstance(tasks, type) and tasks is not None):
+    elif isinstance(tasks, TaskReader | type):
         if validation is not None:
             raise ConfigError("validation_tasks: the reader that is given as tasks reads them itself; leave them out")
         found[READER] = live.name_of(tasks, "tasks")
@@ -134,7 +132,7 @@ def _name_tasks(tasks: str, validation: object) -> dict[str, Any]:
     suffix = Path(tasks).suffix
     if tasks in READERS or (PLUGIN.fullmatch(tasks) and not Path(tasks).exists()):
         found, key = {READER: tasks}, None
-    elif suffix in LINES or (re.fullmatch(r"\.[a-z]+", suffix) and not Path(tasks).is_dir()):
+    elif suffix in ROW_SUFFIXES or (re.fullmatch(r"\.[a-z]+", suffix) and not Path(tasks).is_dir()):
         found, key = {READER: "jsonl", "astune.task_reader.jsonl.training.file_path": tasks}, "jsonl"
     else:
         found, key = {READER: "huggingface", "astune.task_reader.huggingface.dataset_path": tasks}, None

@@ -164,7 +164,7 @@ def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
     """`key=value` pairs, the values read as in a configuration: `size=8`, `slippery=false`, `names=[a, b]`."""
     import yaml
 
-    from astune.config.yaml12 import Loader
+    from astune.config.source import Loader
 
     parsed = {}
     for option in options:

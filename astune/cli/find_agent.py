@@ -115,7 +115,9 @@ def find_agent(agent: str, choose: Callable[[str], str | None]) -> tuple[str, Fo
     found = [each for each in [*workflows, *agents] if each.name == name] if name else usable or agents
     if not found and (workflows or agents):
         names = [each.name for each in usable or agents]
-        raise ConfigError(f"--agent: {file} has no workflow or agent {name!r}.{nearest(name, names)} {_list(names)}")
+        raise ConfigError(
+            f"--agent: {file} has no workflow or agent {name!r}.{nearest(name, names)} It has {', '.join(names)}"
+        )
     if not found:
         raise ConfigError(f"--agent: {_without_agent(tree, file, name)}")
     if len(found) > 1 and not found[0].wrong:
@@ -126,10 +128,6 @@ def find_agent(agent: str, choose: Callable[[str], str | None]) -> tuple[str, Fo
     if found[0].wrong:
         raise ConfigError(f"--agent: {found[0].wrong}")
     return file, found[0]
-
-
-def _list(names: Sequence[str]) -> str:
-    return f"It has {', '.join(names)}"
 
 
 def _without_agent(tree: ast.Module, file: str, name: str) -> str:

@@ -11,8 +11,6 @@ from astune.cli.suggesting_parser import add_conf, add_overrides, add_player
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from astune.cli.suggesting_parser import Commands
     from astune.clients.usage import Usage
     from astune.prompts.result import PromptSearch
@@ -46,29 +44,17 @@ def add_prompt(commands: Commands) -> None:
 
 
 def _execute(known: argparse.Namespace) -> int:
-    return search(known.conf, known.overrides, known.checkpoint, known.backbone, known.engine, known.resume, known.json)
-
-
-def search(
-    conf: Path,
-    overrides: list[str],
-    checkpoint: str,
-    backbone: str | None,
-    engine: str | None,
-    resume: bool,
-    as_json: bool,
-) -> int:
     """3 if the test shows no gain."""
     from astune.api.search_prompts import search_loaded
     from astune.config.load import load_config
 
-    loaded = load_config(conf, overrides, backbone=backbone, resume=resume)
+    loaded = load_config(known.conf, known.overrides, backbone=known.backbone, resume=known.resume)
     try:
-        found = search_loaded(loaded, checkpoint, backbone, engine)
+        found = search_loaded(loaded, known.checkpoint, known.backbone, known.engine)
     except KeyboardInterrupt:
         tell("interrupted; every episode and reply so far is kept, and --resume goes on")
         return INTERRUPTED
-    if as_json:
+    if known.json:
         tell(json.dumps({"folder": str(found.folder), **found.to_json(), "prompts": dict(found.prompts)}, indent=2))
     else:
         show(found)

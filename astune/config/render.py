@@ -12,8 +12,7 @@ import yaml
 
 from astune.config.keys import FIELDS, FREE_FORM, LEAVES, section_of
 from astune.config.schema import Config
-from astune.config.source import read_saved
-from astune.config.yaml12 import Dumper, SavedLoader
+from astune.config.source import Dumper, SavedLoader, read_saved
 
 WIDEST = 56
 """Column of the comments; longer values push theirs to the right."""

@@ -24,6 +24,8 @@ class JsonlReaderConfig(Section):
 
 
 CSV_SUFFIXES = (".csv", ".tsv")
+ROW_SUFFIXES = (".jsonl", ".json", ".gz", ".parquet", *CSV_SUFFIXES)
+"""Files whose rows the reader `jsonl` reads."""
 
 
 class CsvConfig(Section):

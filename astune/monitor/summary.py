@@ -283,6 +283,14 @@ def show_interval(figure: str, low: float, high: float) -> str:
     return f"{show_figure(figure, low)} to {show_figure(figure, high)}"
 
 
+def show_interval_of(figure: str, found: MeanOverTasks | None) -> str:
+    """
+    >>> show_interval_of("reward", MeanOverTasks(0.5, (0.4, 0.6), 8)), show_interval_of("reward", None)
+    ('0.400 to 0.600', '-')
+    """
+    return "-" if found is None or found.interval is None else show_interval(figure, *found.interval)
+
+
 def show_p(test: PairedTest) -> str:
     """
     >>> show_p(PairedTest(0.0312, True, 9)), show_p(PairedTest(1e-9, True, 400)), show_p(PairedTest(0.0312, False, 9))

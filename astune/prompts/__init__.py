@@ -1,6 +1,6 @@
 """`astune prompt`: search for better texts of an agent, and tell on tasks that the search never saw whether they are.
 
-A third of the training tasks is held out (`split`). The search (`search`) plays candidates on the others, has models
+A third of the training tasks is held out. The search (`search`) plays candidates on the others, has models
 write new texts from what the agent did and what the judge said (`reflection`), and drops those that quote the tasks
 (`leaks`). How it goes on from there is a method's affair: `gepa_method`, or a class with
 

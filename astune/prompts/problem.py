@@ -21,6 +21,7 @@ from astune.prompts.attempts import TaskResult, result_of
 from astune.prompts.candidates import Candidates, PromptCandidate, Texts
 from astune.prompts.leaks import LeakCheck
 from astune.prompts.reflection import MOST_CHARACTERS, ReflectionRequest, Reflector
+from astune.sampling import is_text
 from astune.types import Group, Task
 from astune.workflow.named_texts import placeholders
 
@@ -230,6 +231,8 @@ class Problem:
         """Why a reply is no new text; "" if it is one."""
         if not text:
             return "it is empty"
+        if not is_text(text):
+            return "it holds half of a surrogate pair, which is no sign"
         if len(text) > max(MOST_CHARACTERS, 2 * len(self.first[request.name])):
             return f"it has {len(text)} characters, expected up to {MOST_CHARACTERS}"
         return "it was tried before" if self.candidates.find({**request.texts, request.name: text}) else ""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from astune.errors import ConfigError
 from astune.monitor.disk import write_whole, writing
-from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row, episodes_path, read_episodes
-from astune.monitor.jsonl import keep_lines, read_lines
+from astune.monitor.episodes import episodes_path
+from astune.monitor.jsonl import read_lines
 from astune.monitor.run_dir import RunDir
-from astune.training.model_calls import keep_calls
-from astune.types import Episode, Group, StopReason, Task
+from astune.training.standalone import read_attempts
+from astune.types import Group, Task
 
 ABOUT, CANDIDATES, REFLECTIONS, RESULT = "search.json", "candidates.jsonl", "reflections.jsonl", "result.json"
 
@@ -67,38 +67,10 @@ class SearchRecord:
     def forget(self, phase: str) -> None:
         self._path(phase).unlink(missing_ok=True)
 
-    def drop_unfinished(self, attempts: int) -> None:
-        """Drop the episodes and the calls of groups of which not all attempts are there: they are played again."""
-        kept = set()
-        for path in sorted(self.run_dir.episodes_dir.glob("*.jsonl")):
-            names = [name.rpartition("/")[0] for name in self._names(path)]
-            whole = {name for name in names if names.count(name) == attempts}
-            keep_lines(path, lambda row, whole=whole: row["episode_id"].rpartition("/")[0] in whole)  # type: ignore[misc]
-            kept |= whole
-        keep_calls(self.run_dir.path, kept)
-
-    def _names(self, path: Path) -> list[str]:
-        """The names of the episodes that ended."""
-        return [row["episode_id"] for row in read_lines(path) if row["stop_reason"] != StopReason.CANCELLED.value]
-
     def groups(self, phase: str, tasks: Sequence[Task]) -> dict[str, Group]:
         """The groups of a phase by task."""
-        path = self._path(phase)
-        found: dict[str, list[Episode]] = {}
-        for record in read_episodes(path) if path.is_file() else ():
-            found.setdefault(record.episode.task.task_id, []).append(replace(record.episode, timelines=()))
-        return {task.task_id: _group(task, found[task.task_id]) for task in tasks if task.task_id in found}
+        found = read_attempts(self._path(phase), turns=True)
+        return {task.task_id: Group(task, tuple(found[task.task_id])) for task in tasks if task.task_id in found}
 
     def _path(self, phase: str) -> Path:
         return episodes_path(self.run_dir.episodes_dir, phase)
-
-
-def as_read(group: Group) -> Group:
-    """A group that was just played as it will be read: what follows from it is then the same after a restart."""
-    records = [EpisodeRecord(0, "", episode) for episode in group.episodes]
-    rows = [json.loads(json.dumps(episode_to_row(record))) for record in records]
-    return _group(group.task, [replace(episode_from_row(row).episode, timelines=()) for row in rows])
-
-
-def _group(task: Task, episodes: Sequence[Episode]) -> Group:
-    return Group(task, tuple(sorted(episodes, key=lambda one: int(one.episode_id.rpartition("/")[2]))))

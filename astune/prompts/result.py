@@ -12,7 +12,7 @@ import yaml
 from astune.clients.usage import Usage
 from astune.monitor.disk import write_whole, writing
 from astune.prompts.candidates import show_usage
-from astune.training.comparison import Compared
+from astune.training.comparison import Compared, row_to_json
 
 SIGNIFICANT = 0.05
 """The p of the paired test below which a gain is one."""
@@ -67,16 +67,7 @@ class PromptSearch:
             "searching": show_usage(self.searching),
             "reflecting": show_usage(self.reflecting),
             "tested": {name: show_usage(spent) for name, spent in self.tested.items()},
-            "held_out": [
-                {
-                    "figure": row.figure,
-                    "first": row.first._asdict(),
-                    "best": row.second._asdict(),
-                    "difference": row.difference._asdict(),
-                    "p": row.test.p,
-                }
-                for row in self.compared
-            ],
+            "held_out": list(map(row_to_json, self.compared)),
         }
 
 

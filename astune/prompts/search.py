@@ -14,7 +14,7 @@ from astune.config.clock import read_clock, with_clock
 from astune.config.load import LoadedConfig
 from astune.config.prompts import PromptsConfig
 from astune.config.schema import AstuneConfig
-from astune.errors import ConfigError, TrainingError, WorkflowError, nearest
+from astune.errors import ConfigError, TaskError, TrainingError, WorkflowError, nearest
 from astune.monitor.episodes import EpisodeLog
 from astune.monitor.jsonl import LineFile
 from astune.monitor.progress import Progress
@@ -23,23 +23,27 @@ from astune.plugins import load_plugin
 from astune.prompts.attempts import TaskResult, usage_of
 from astune.prompts.candidates import Candidates, PromptCandidate, Texts
 from astune.prompts.problem import Problem, SearchEnds
-from astune.prompts.record import CANDIDATES, REFLECTIONS, RESULT, SearchPlan, SearchRecord, as_read
+from astune.prompts.record import CANDIDATES, REFLECTIONS, RESULT, SearchPlan, SearchRecord
 from astune.prompts.reflection import FunctionReflector, ModelReflector, Reflector
 from astune.prompts.result import PromptSearch, write_prompts
-from astune.prompts.split import divide
 from astune.rollout.group import run_groups
 from astune.rollout.setup import RolloutSetup
 from astune.support.concurrency import begin, run_and_leave
+from astune.task_reader.held_out import find_held_out_limit, question_number
+from astune.task_reader.task_sets import TaskSets
 from astune.training.candidates import Candidate
 from astune.training.comparison import compare
-from astune.training.engine import Engine, LoadEngine, await_unless_lost
+from astune.training.engine import LoadEngine
 from astune.training.model_calls import CallLog, read_calls
 from astune.training.rollout_setup import environment_service, sampling_for
-from astune.training.standalone import About, Played, load_player, set_up_player
+from astune.training.standalone import About, Played, drop_unfinished, load_player, play_with, set_up_player
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group, Task
 from astune.workflow.named_texts import PROMPTS_FILE, SKILL, TOOL, NamedTexts, placeholders
 
+FEWEST_TESTED = 6
+"""With fewer tasks no paired test can tell a gain from luck: five of five are p = 0.06."""
+FEWEST_SEARCHED = 3
 METHODS = {"gepa": "astune.prompts.gepa_method:GepaSearch"}
 HELD_OUT = "held_out"
 Tested: TypeAlias = Sequence[tuple[Group, Usage]]
@@ -67,18 +71,35 @@ def search_prompts(
         run_dir = RunDir.reopen(loaded.config, checkpoint=False) if again else RunDir.open(loaded.config, resume=False)
         stack.enter_context(run_dir)
         record = SearchRecord(run_dir)
-        record.drop_unfinished(config.prompts.attempts)
+        drop_unfinished(run_dir, dict.fromkeys(run_dir.episodes_dir.glob("*.jsonl"), config.prompts.attempts))
         setup, calls = set_up_player(ready, model, engine, run_dir)
         stack.enter_context(closing(calls))
         progress = stack.enter_context(Progress(config.monitor.progress))
         progress.run_started(loaded.config, run_dir, 0)
         search = _Search(ready, record, setup, calls, model, tasks, reflector, progress)
-        return run_and_leave(search.run() if engine is None else _run_with(engine, search))
+        return run_and_leave(play_with(engine, search.run()))
 
 
-async def _run_with(engine: Engine, search: _Search) -> PromptSearch:
-    await engine.learner.publish()
-    return await await_unless_lost(search.run(), engine.lost())
+def divide(sets: TaskSets, share: float | None, seed: int) -> tuple[list[Task], list[Task]]:
+    """The tasks of the search and those of the test: a share of the training tasks, with equal questions on one side;
+    without a share those that the reader holds out. Raises TaskError where there are too few."""
+    if not sets.training:
+        raise TaskError("there are no training tasks to search on: set astune.task_reader")
+    searched, tested = list(sets.training), list(sets.held_out)
+    if share is not None:
+        numbers = [question_number(task, seed) for task in sets.training]
+        limit = find_held_out_limit(numbers, share)
+        searched = [task for task, number in zip(sets.training, numbers, strict=True) if number >= limit]
+        tested = [task for task, number in zip(sets.training, numbers, strict=True) if number < limit]
+    if len(tested) >= FEWEST_TESTED and len(searched) >= FEWEST_SEARCHED:
+        return searched, tested
+    leaves = "null takes the held-out tasks of astune.task_reader:" if share is None else f"{share:g} leaves"
+    needed = 0 if share is None else max(round(FEWEST_TESTED / share + 0.5), round(FEWEST_SEARCHED / (1 - share) + 0.5))
+    raise TaskError(
+        f"{len(sets.training)} training tasks: astune.prompts.holdout {leaves} {len(searched)} to search on and "
+        f"{len(tested)} to test on; expected {FEWEST_SEARCHED} and {FEWEST_TESTED} or more, as fewer cannot tell a "
+        f"gain from luck. Give more tasks{f', {needed} or more' if needed else ''}, or another astune.prompts.holdout"
+    )
 
 
 def _name(loaded: LoadedConfig) -> LoadedConfig:
@@ -233,7 +254,7 @@ class _Search:
             setup = replace(setup, texts=NamedTexts({**self._given, **texts}))
         if missing:
             self._progress.phase_started(phase.replace("/", ", "), len(missing) * attempts)
-            played = await run_groups(
+            await run_groups(
                 missing,
                 attempts,
                 setup,
@@ -244,7 +265,7 @@ class _Search:
                 on_episode=partial(self._write, phase, step),
             )
             self._log.sync()
-            known |= {group.task.task_id: as_read(group) for group in played}
+            known = self._record.groups(phase, tasks)  # as they will be read after a restart
         calls = read_calls(self._record.run_dir.path)
         groups = [known[task.task_id] for task in tasks]
         made = [[call for one in group.episodes for call in calls.get(one.episode_id, ())] for group in groups]

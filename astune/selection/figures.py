@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from astune.config.evaluation import is_share
 from astune.monitor.causes import Cause, Causes
@@ -43,8 +43,7 @@ class ModelFigures:
     call_seconds: tuple[float, float] | None
 
 
-@dataclass(frozen=True)
-class AgainstBest:
+class AgainstBest(NamedTuple):
     """A model beside the best one, on the tasks that both have played: the mean difference (it less the best) with its
     interval, and the paired test; `corrected` is its p after Holm, for the pairs of all models, as which is best is
     only known afterwards."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from astune.monitor.summary import show_figure, show_interval, show_p
+from astune.monitor.summary import show_figure, show_interval_of, show_p
 from astune.selection.figures import ModelFigures
 from astune.selection.select import Selection
-from astune.support.statistics import MeanOverTasks
+from astune.training.comparison import row_to_json
 
 Rows: TypeAlias = tuple[str, Sequence[str], list[tuple[str, ...]]]
 """A title, the names of columns, and the cells. "-" stands for what is not known."""
@@ -25,7 +25,7 @@ def model_rows(found: Selection) -> Rows:
             (
                 one.name,
                 "-" if one.solved is None else show_figure(found.figure, one.solved.mean),
-                _interval(found.figure, one.solved),
+                show_interval_of(found.figure, one.solved),
                 "-" if beside is None else show_figure(found.figure, beside.difference.mean),
                 "-" if beside is None else show_p(beside.test._replace(p=beside.corrected)),
                 f"{len(one.values):,}",
@@ -59,10 +59,6 @@ def show_cost(cost: float | None) -> str:
     ('-', '0', '0.000123', '1.5')
     """
     return "-" if cost is None else f"{cost:.3g}"
-
-
-def _interval(figure: str, found: MeanOverTasks | None) -> str:
-    return "-" if found is None or found.interval is None else show_interval(figure, *found.interval)
 
 
 def _seconds(pair: tuple[float, float] | None) -> tuple[str, str]:
@@ -106,17 +102,7 @@ def selection_to_json(found: Selection, page: object) -> dict[str, Any]:
         "rule": asdict(found.rule),
         "picked": None if found.picked is None else found.picked.name,
         "models": [_model_to_json(one) for one in found.figures],
-        "against_best": [
-            {
-                "name": one.name,
-                "difference": one.difference._asdict(),
-                "p": one.test.p,
-                "corrected": one.corrected,
-                "exact": one.test.exact,
-                "tasks": one.test.n,
-            }
-            for one in found.against
-        ],
+        "against_best": [row_to_json(one) for one in found.against],
         "left_out": [asdict(worse) for worse in found.contest.left_out.values()],
         "unreached": found.contest.unreached,
         "report": str(page),

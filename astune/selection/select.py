@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from astune.backbone.playing import playing_engine
 from astune.config.load import LoadedConfig
@@ -27,14 +26,6 @@ from astune.training.engine import Engine, LoadEngine
 from astune.training.held_out import Evaluation
 from astune.training.standalone import Played, play
 from astune.workflow.live_model import LiveModel
-
-
-class Choosing(NamedTuple):
-    """How models are set side by side to choose one: `stop_early` is the chance that the best one may be left out
-    before the end (0: all play all tasks); only those that are worse by more than `within` are."""
-
-    stop_early: float = 0.05
-    within: float = 0.0
 
 
 @dataclass
@@ -74,15 +65,6 @@ def candidates_of(models: Sequence[str | LiveModel], config: AstuneConfig, optio
     return candidates
 
 
-def choosing_for(rule: PickRule, models: int, stop_early: float) -> Choosing:
-    """Check the wishes of who chooses. Raises ConfigError."""
-    if models < 2:
-        raise ConfigError(f"--models: expected two or more models to choose from, got {models}")
-    if not 0 <= stop_early < 0.5:
-        raise ConfigError(f"--stop-early: expected a chance from 0, which is off, to below 0.5, got {stop_early}")
-    return Choosing(stop_early, rule.within)
-
-
 def list_unpriced(candidates: Sequence[Candidate]) -> list[str]:
     """List the names of those whose answers have no price that is known."""
     prices = [(each.name, each.chat and (each.chat.prompt_price, each.chat.completion_price)) for each in candidates]
@@ -105,14 +87,16 @@ def play_models(
     candidates: Sequence[Candidate],
     engine: tuple[LoadEngine, bool],
     out: Path | None,
-    choosing: Choosing | None = None,
+    rule: PickRule | None = None,
+    stop_early: float = 0.0,
 ) -> Contest:
     """Play the evaluations with one model after the other. What was played before is not played again. `engine` is as
-    `engine_for` gives it; `out` is the folder of the first, those of the others are beside it. Where one is to be
-    chosen, a model that cannot be played with is noted, and the others go on."""
+    `engine_for` gives it; `out` is the folder of the first, those of the others are beside it. Where a `rule` is to
+    choose one, a model that cannot be played with is noted, and the others go on; `stop_early` is the chance that the
+    best may be left out before the end (0: all play all tasks)."""
     contest = Contest()
     tasks = len(evaluations[0].tasks)
-    sizes = sizes_of_rounds(tasks) if choosing is not None and choosing.stop_early else [tasks]
+    sizes = sizes_of_rounds(tasks) if stop_early else [tasks]
     for size in sizes:
         part = None if size == tasks else _part(evaluations, size, ready.seed)
         for number, candidate in enumerate(candidates, start=1):
@@ -132,14 +116,14 @@ def play_models(
                     part=part,
                 )
             except (ModelError, TrainingError) as error:
-                if choosing is None:
+                if rule is None:
                     raise
                 contest.unreached[candidate.name] = str(error)
                 tell(f"{candidate.name} cannot be played with, the others go on: {error}")
-        if choosing is not None:
+        if rule is not None:
             _note_unreached(contest, evaluations[0].name)
-        if choosing is not None and part is not None:
-            _leave_out(contest, evaluations[0].name, len(candidates), len(sizes) - 1, choosing)
+        if rule is not None and part is not None:
+            _leave_out(contest, evaluations[0].name, len(candidates), len(sizes) - 1, stop_early, rule.within)
     return contest
 
 
@@ -160,7 +144,7 @@ def _note_unreached(contest: Contest, evaluation: str) -> None:
             contest.unreached[name] = errors[0].message
 
 
-def _leave_out(contest: Contest, evaluation: str, models: int, tests: int, choosing: Choosing) -> None:
+def _leave_out(contest: Contest, evaluation: str, models: int, tests: int, error: float, within: float) -> None:
     there = {
         name: played.groups[evaluation]
         for name, played in contest.played.items()
@@ -168,7 +152,7 @@ def _leave_out(contest: Contest, evaluation: str, models: int, tests: int, choos
     }
     figure = figure_of(list(there.values()))
     values = {name: values_of(groups, figure) for name, groups in there.items()}
-    for worse in find_worse(values, models, tests, choosing.stop_early, choosing.within):
+    for worse in find_worse(values, models, tests, error, within):
         contest.left_out[worse.name] = worse
         tell(f"{worse.name} is left out after {worse.tasks} tasks: worse than {worse.leader} (p {worse.p:.2g})")
 

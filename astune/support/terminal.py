@@ -5,7 +5,9 @@ Console().print(Text("[red]\\x1b[2J"))   # prints [red]\\u001b[2J
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
+from html import escape
 from typing import IO, Any
 
 import rich.console
@@ -30,6 +32,23 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)
+
+
+class ShowsItself(ABC):
+    """What a script prints as text, and a notebook shows likewise."""
+
+    @abstractmethod
+    def print(self, console: Console) -> None:
+        """Print all of it."""
+
+    def __str__(self) -> str:
+        console = Console(width=120, color_system=None)
+        with console.capture() as text:
+            self.print(console)
+        return text.get()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 class Text(rich.text.Text):

@@ -23,9 +23,8 @@ from astune.algorithm import BatchRules
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, InvariantError
 from astune.rollout.group import Limit, OnEpisode
-from astune.training.dynamic_sampling import play_groups
 from astune.training.engine import Engine
-from astune.training.run import Ahead, TrainingRun
+from astune.training.run import Ahead, TrainingRun, play_groups
 from astune.types import Episode, Generation, Group, Policy, Sampling
 
 FIRST = -1

@@ -91,6 +91,8 @@ def _model_of(text: str, apis: Mapping[str, object], option: str) -> Candidate:
             f"{option} {text}: there is no such folder, and {KEY} has no {text!r}.{nearest(text, apis)} It has: "
             f"{', '.join(apis)}"
         )
+    if not folder.is_dir() and (text.count("/") > 1 or text.startswith((".", "/", "~"))):
+        raise ConfigError(f"{option} {text}: there is no such folder, nor is it 'tiny' or a hub id, owner/name")
     name, model = (folder.name, str(folder.absolute())) if folder.is_dir() else (text, text)
     return Candidate(name, model=model, mark=_mark(folder))
 

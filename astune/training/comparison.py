@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from astune.config.evaluation import is_share
 from astune.config.schema import AstuneConfig
@@ -26,8 +26,7 @@ from astune.types import Episode, Task
 Pair: TypeAlias = tuple[Episode, Episode]
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """One figure of an evaluation in both, over the tasks that have it in both: their means, the mean of the
     differences (second less first) with its interval, and the test that it is 0. `left_out` are tasks that have the
     figure in one only."""
@@ -41,15 +40,31 @@ class Compared:
     left_out: int
 
 
+class Tested(Protocol):
+    """A row of a table, as `Compared`."""
+
+    @property
+    def test(self) -> PairedTest: ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+def row_to_json(row: Tested) -> dict[str, Any]:
+    """The fields of a row, and of its test `p`, `exact` and `tasks`."""
+    cells = row._asdict()
+    cells.pop("test")
+    values = {name: cell._asdict() if isinstance(cell, MeanOverTasks) else cell for name, cell in cells.items()}
+    return {**values, "p": row.test.p, "exact": row.test.exact, "tasks": row.test.n}
+
+
 def compare(first: Played, second: Played) -> list[Compared]:
     """Every figure that both have for a task in common."""
     found = []
-    for evaluation in [name for name in first.groups if name in second.groups]:
+    for evaluation in _in_both(first.groups, second.groups):
         one, other = (values_by_task(played.groups[evaluation]) for played in (first, second))
-        for figure in [figure for figure in one if figure in other]:
+        for figure in _in_both(one, other):
             a, b = one[figure], other[figure]
-            tasks = [task for task in a if task in b]
-            if tasks:
+            if tasks := _in_both(a, b):
                 pairs = [(a[task], b[task]) for task in tasks]
                 differences = [after - before for before, after in pairs]
                 before, after = (estimate(list(each), share=is_share(figure)) for each in zip(*pairs, strict=True))
@@ -59,8 +74,7 @@ def compare(first: Played, second: Played) -> list[Compared]:
     return found
 
 
-@dataclass(frozen=True)
-class Wins:
+class Wins(NamedTuple):
     """Shares of pairs that the second won, tied and lost, means over tasks, and the test that it wins as often as it
     loses. A pair is two attempts of the same name. `by` is what compared them: "reward", or "judge". `left_out` are
     pairs that nothing compares: one of the two failed, or the judge could not tell."""
@@ -77,7 +91,7 @@ class Wins:
 def wins_by_reward(first: Played, second: Played) -> list[Wins]:
     """Compare the rewards that the two attempts of each pair have."""
     found = []
-    for evaluation in [name for name in first.groups if name in second.groups]:
+    for evaluation in _in_both(first.groups, second.groups):
         one, other = (
             [episode for group in played.groups[evaluation] for episode in group.episodes] for played in (first, second)
         )
@@ -105,7 +119,7 @@ async def wins_by_judge(first: Played, second: Played, config: AstuneConfig) -> 
         return _sign(before.reward, after.reward)
 
     found = []
-    for evaluation in [name for name in first.groups if name in second.groups]:
+    for evaluation in _in_both(first.groups, second.groups):
         pairs = _pairs(*(_with_turns(played, evaluation) for played in (first, second)))
         found += _count_wins(evaluation, "judge", pairs, await all_or_none([compare_pair(pair) for pair in pairs]))
     return found
@@ -127,6 +141,10 @@ def comparing_judges(config: AstuneConfig) -> Callable[[Task], GroupJudge]:
         return judge
 
     return judge_of
+
+
+def _in_both(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    return [name for name in one if name in other]
 
 
 def _pairs(first: Sequence[Episode], second: Sequence[Episode]) -> list[Pair]:

@@ -22,10 +22,9 @@ from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
 from astune.training.checkpoints import keep_best, save_if_due
-from astune.training.dynamic_sampling import play_groups
 from astune.training.evaluation import evaluate
 from astune.training.rollout_setup import weighting_for
-from astune.training.run import TrainingRun, batch_rules_for, record
+from astune.training.run import TrainingRun, batch_rules_for, play_groups, record
 from astune.training.schedule import ExampleSchedule, TaskSchedule, learning_rate
 from astune.types import Group, Sample, Update
 

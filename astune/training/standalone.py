@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from astune.clients.chat import ChatClient
 from astune.config.clock import at_clock, now, read_clock
@@ -23,7 +25,7 @@ from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import ConfigError, RunFolderError
 from astune.monitor.disk import write_whole, writing
 from astune.monitor.episodes import EpisodeLog, episodes_path, read_episodes
-from astune.monitor.jsonl import keep_lines
+from astune.monitor.jsonl import keep_lines, read_lines
 from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Progress
 from astune.monitor.run_dir import RunDir, RunLock, runs_folder
@@ -41,6 +43,7 @@ from astune.training.rollout_setup import NoPolicy, rollout_setup, sampling_for
 from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.types import Episode, Group, StopReason, Task
 
+T = TypeVar("T")
 ABOUT = "evaluation.json"
 """The file that says what a folder holds the evaluation of."""
 PART = "part.json"
@@ -98,18 +101,20 @@ def play(
     try:
         with Progress(ready.monitor.progress) as progress:
             chosen = [_take(evaluation, part) for evaluation in evaluations]
-            done = {each.name: _find_done(run_dir, each) for each in evaluations}
-            left = {each.name: [task for task in each.tasks if task.task_id not in done[each.name]] for each in chosen}
+            done = drop_unfinished(run_dir, {_episodes_of(run_dir, each.name): each.attempts for each in evaluations})
+            left = {
+                each.name: [task for task in each.tasks if f"eval/{each.name}/{task.task_id}" not in done]
+                for each in chosen
+            }
             began = time.perf_counter()
             if any(left.values()):
-                keep_calls(run_dir.path, {f"eval/{name}/{task}" for name, tasks in done.items() for task in tasks})
                 with ExitStack() as stack:
                     engine = load_player(ready, candidate, load_engine, as_model, stack)
                     setup, calls = set_up_player(ready, candidate, engine, run_dir)
                     stack.enter_context(closing(calls))
                     progress.run_started(config, run_dir, 0)
                     play_all = _play_all(ready, setup, calls, run_dir, candidate.step, chosen, left, progress)
-                    run_and_leave(play_all if engine is None else _play_with(engine, play_all))
+                    run_and_leave(play_with(engine, play_all))
             seconds = time.perf_counter() - began
             _note_part(run_dir, chosen, evaluations)
             groups = {each.name: list(_read(run_dir, each.name, _ids(each), each.attempts)) for each in chosen}
@@ -171,9 +176,12 @@ def set_up_player(
     return replace(setup, judges_alone=True, observer=calls), calls
 
 
-async def _play_with(engine: Engine, play_all: Awaitable[None]) -> None:
+async def play_with(engine: Engine | None, work: Awaitable[T]) -> T:
+    """Await what plays with an engine, or with none. Raises TrainingError where a part of it is lost on the way."""
+    if engine is None:
+        return await work
     await engine.learner.publish()  # what the learner was given, the policy may not have yet
-    await await_unless_lost(play_all, engine.lost())
+    return await await_unless_lost(work, engine.lost())
 
 
 async def _play_all(
@@ -233,30 +241,43 @@ def _open(config: Config, about: About, folder: Path | None, clock: datetime) ->
         number += 1
 
 
-def _find_done(run_dir: RunDir, evaluation: Evaluation) -> set[str]:
-    """Find the tasks of which all attempts are written, and drop what is there of the others."""
-    path = episodes_path(run_dir.episodes_dir, f"eval/{evaluation.name}")
-    counts: dict[str, int] = {}
+def _episodes_of(run_dir: RunDir, name: str) -> Path:
+    return episodes_path(run_dir.episodes_dir, f"eval/{name}")
+
+
+def drop_unfinished(run_dir: RunDir, attempts: Mapping[Path, int]) -> set[str]:
+    """Drop the episodes and the calls of groups of which not all attempts are there. `attempts` is how many a group has
+    in a file of episodes. Returns the names of the groups that are whole, as "eval/greedy/7"."""
+    whole, files = set[str](), [path for path in attempts if path.is_file()]
+    for path in files:
+        rows = (row for row in read_lines(path) if row["stop_reason"] != StopReason.CANCELLED.value)
+        whole |= {name for name, count in Counter(map(_group_of, rows)).items() if count == attempts[path]}
+    for path in files:
+        keep_lines(path, lambda row: _group_of(row) in whole)
+    keep_calls(run_dir.path, whole)
+    return whole
+
+
+def _group_of(row: Mapping[str, Any]) -> str:
+    return str(row["episode_id"]).rpartition("/")[0]
+
+
+def read_attempts(path: Path, *, turns: bool = False) -> dict[str, list[Episode]]:
+    """The episodes of a file by task, the attempts in their order; with their `turns` only where these are wanted."""
+    found: dict[str, list[Episode]] = {}
     for record in read_episodes(path) if path.is_file() else ():
-        if record.episode.stop_reason is not StopReason.CANCELLED:
-            task = record.episode.task.task_id
-            counts[task] = counts.get(task, 0) + 1
-    done = {task for task, count in counts.items() if count == evaluation.attempts}
-    if path.is_file():
-        keep_lines(path, lambda row: row["task_id"] in done)
-    return done
+        episode = replace(record.episode, timelines=(), turns=record.episode.turns if turns else ())
+        found.setdefault(episode.task.task_id, []).append(episode)
+    for episodes in found.values():
+        episodes.sort(key=lambda one: int(one.episode_id.rpartition("/")[2]))
+    return found
 
 
 def _read(run_dir: RunDir, name: str, tasks: Sequence[str], attempts: int) -> list[Group]:
     """The groups of an evaluation in the order of `tasks`. Raises RunFolderError where attempts are missing."""
-    path = episodes_path(run_dir.episodes_dir, f"eval/{name}")
-    by_task: dict[str, list[Episode]] = {}
-    for record in read_episodes(path) if path.is_file() else ():
-        episode = replace(record.episode, turns=(), timelines=())
-        by_task.setdefault(episode.task.task_id, []).append(episode)
-    groups = []
+    by_task, groups = read_attempts(_episodes_of(run_dir, name)), []
     for task in tasks:
-        episodes = sorted(by_task.get(task, []), key=lambda episode: episode.episode_id)
+        episodes = by_task.get(task, [])
         if len(episodes) != attempts:
             raise RunFolderError(
                 f"{run_dir.path}: {name}: task {task!r} has {len(episodes)} of {attempts} attempts; the "

@@ -13,13 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from astune.config.tasks import CSV_SUFFIXES, TaskReaderConfig
+from astune.config.tasks import ROW_SUFFIXES, TaskReaderConfig
 from astune.support.visible import tell
 from astune.task_reader.huggingface import TaskReaderHuggingFace
 from astune.task_reader.jsonl import TaskReaderJsonl
 from astune.task_reader.task_reader_base import Rows
-
-FILES = (".jsonl", ".json", ".gz", ".parquet", *CSV_SUFFIXES)
 
 
 class WorkflowOutput(BaseModel):
@@ -64,7 +62,7 @@ class DatasetConfig(BaseModel):
 def is_file(dataset: DatasetConfig) -> bool:
     """True of a file whose rows are taken as they are, without splits and subsets."""
     path = Path(dataset.path)
-    return path.suffix in FILES and not path.is_dir() and dataset.split in ("train", "", None)
+    return path.suffix in ROW_SUFFIXES and not path.is_dir() and dataset.split in ("train", "", None)
 
 
 def rows_of(dataset: DatasetConfig, limit: int | None = None) -> Rows:

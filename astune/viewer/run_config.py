@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from astune.config.yaml12 import SavedLoader
+from astune.config.source import SavedLoader
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import RunDir
 from astune.support.resources import tiny_model_dir

@@ -70,8 +70,6 @@ def test_tasks_that_are_given_are_played_in_place_of_all_that_a_file_names() -> 
     [
         ([], "models: expected one, or more to compare with the first"),
         ([3], "models: got 3; expected a folder, a hub id, a Run"),
-        (["none", "none"], "models: 'base' is named twice"),
-        (["http://127.0.0.1:1/v1"], "models http://127.0.0.1:1/v1: expected the model's name"),
     ],
 )
 def test_what_is_no_model_is_said(models: list[Any], words: str) -> None:

@@ -109,7 +109,9 @@ def test_a_stopped_comparison_goes_on_and_a_finished_one_plays_nothing(job: Path
         (("--prompts", "prompts.yaml", "--checkpoint", "none"), "--checkpoint none: these are the first weights"),
         (("--prompts", "prompts.yaml", "astune.experiment_name=other"), "--checkpoint: there is no trained"),
         (("--prompts", "prompts.yaml", "--figures", "sucess"), "there is no figure 'sucess'. Did you mean 'success'?"),
+        (("--prompts", "prompts.yaml", "--figures", "judge/none"), "--figures: the cells have no 'judge/none' for a"),
         (("--prompts", "there.yaml"), "there.yaml: no such file"),
+        (("--prompts", "prompts.yaml", "--checkpoint", "runs/p/nope"), "--checkpoint runs/p/nope: there is no such"),
         (("--prompts", "prompts.yaml", "--limit", "0"), "--limit: expected a number of tasks from 1 on, got 0"),
     ],
 )

@@ -16,7 +16,7 @@ from astune.config.json_schema import FIRST_LINE, schema_text
 from astune.config.keys import LEAVES
 from astune.config.load import load_config
 from astune.config.schema import Config
-from astune.config.yaml12 import Loader
+from astune.config.source import Loader
 from astune.errors import ConfigError
 from tests.rows import each_row
 

@@ -12,7 +12,6 @@ import pytest
 
 import astune
 from astune.cli import main
-from astune.errors import ConfigError
 from astune.testing import ScriptedChatServer
 from tests.rows import each_row
 from tests.selection.worlds import TASKS, asker, judge, knows, write_job
@@ -202,9 +201,3 @@ def test_python_picks_as_the_command_does(apis: Apis) -> None:
         evaluation={"decoding": ["sampled"]},
     )
     assert found.picked == "medium" and found.report.is_file() and "picked: medium" in str(found)
-    with pytest.raises(ConfigError, match="expected two or more"):
-        astune.select_model(asker, rows, judge, models=["small"], rollout={"auxiliary_models": models})
-    with pytest.raises(ConfigError, match=r"there is no such folder, and .* has no 'nowhere'"):
-        astune.select_model(asker, rows, judge, models=[Path("nowhere"), "small"], rollout={"auxiliary_models": models})
-    with pytest.raises(ConfigError, match="models: got 7; expected a folder, a hub id, a Run, an API, or 'none'"):
-        astune.select_model(asker, rows, judge, models=[7, "small"], rollout={"auxiliary_models": models})

@@ -11,7 +11,7 @@ import yaml
 
 from astune.config.load import LoadedConfig
 from astune.config.render import inline
-from astune.config.yaml12 import Loader
+from astune.config.source import Loader
 from astune.support.resources import default_config_dir
 
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_overrides, add_player
+from astune.cli.eval.command import part_overrides
+from astune.cli.suggesting_parser import add_conf, add_overrides, add_player
 
 if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
@@ -28,7 +29,7 @@ def add_compare(commands: Commands) -> None:
         examples=EXAMPLES,
     )
     command.set_defaults(execute=_execute)
-    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help="the configuration")
+    add_conf(command)
     command.add_argument(
         "--prompts", metavar="RUN", help="the search, or its prompts.yaml; default: astune.prompts.from"
     )
@@ -47,18 +48,17 @@ def add_compare(commands: Commands) -> None:
 
 def _execute(known: argparse.Namespace) -> int:
     from astune.api.compare import compare_loaded
+    from astune.api.evaluate import Playing
     from astune.cli.endings import DONE, FAILED, INTERRUPTED
     from astune.config.load import load_config
     from astune.support.terminal import Console
     from astune.support.visible import tell
 
-    figures = [text for text in known.figures if "=" not in text]
-    overrides = [*(text for text in known.figures if "=" in text), *known.overrides]
+    figures, overrides = part_overrides(known.figures, known.overrides)
     loaded = load_config(known.conf, overrides, backbone=known.backbone)
     try:
-        found = compare_loaded(
-            loaded, known.prompts, known.checkpoint, figures, known.limit, known.out, known.backbone, known.engine
-        )
+        playing = Playing(known.limit, known.out, known.backbone, known.engine)
+        found = compare_loaded(loaded, known.prompts, known.checkpoint, figures, playing)
     except KeyboardInterrupt:
         tell("interrupted; every episode that ended is kept, and the same command goes on")
         return INTERRUPTED

@@ -77,24 +77,25 @@ def add_eval(commands: Commands) -> None:
 
 
 def _execute(known: argparse.Namespace) -> int:
+    from astune.api.evaluate import Playing
     from astune.cli.eval.evaluate import Shown, compare_folders, evaluate
 
-    figures, overrides = _part(known.figures, known.overrides)
+    figures, overrides = part_overrides(known.figures, known.overrides)
     shown = Shown(figures, known.judge_pairs, known.json)
     if known.compare is not None:
         unused = [name for name in UNUSED if getattr(known, name.replace("-", "_")) is not None]
         return compare_folders(known.compare, shown, [*unused, *overrides])
-    models, overrides = _part(known.checkpoints or known.models, overrides)
-    place = (known.backbone, known.engine, known.limit, known.out)
+    models, overrides = part_overrides(known.checkpoints or known.models, overrides)
+    playing = Playing(known.limit, known.out, known.backbone, known.engine)
     if known.models is not None:
         shown = shown._replace(pick="best" if known.pick is None else known.pick)
     elif wrong := [name for name in ("pick", "stop-early") if getattr(known, name.replace("-", "_")) is not None]:
         raise ConfigError(f"--{wrong[0]}: it is for --models; take it out, or name the checkpoints there")
     early = 0.05 if known.stop_early is None else known.stop_early
-    return evaluate(known.conf, overrides, models, *place, shown, early)
+    return evaluate(known.conf, overrides, models, playing, shown, early)
 
 
-def _part(texts: Sequence[str], overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+def part_overrides(texts: Sequence[str], overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Part keys of the configuration from names, behind which they stand on the line."""
     names = [text for text in texts if "=" not in text]
     return names, [*(text for text in texts if "=" in text), *overrides]

@@ -25,7 +25,7 @@ import yaml
 from pydantic import Field, NonNegativeFloat, ValidationInfo, field_validator, model_validator
 
 from astune.config.section import Section
-from astune.config.yaml12 import Dumper
+from astune.config.source import Dumper
 from astune.task_judge.llm.rubric_file import read_rubric_file, validate
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from astune.config import load as config_load
-from astune.config.yaml12 import Loader, yaml_errors
+from astune.config.source import Loader, yaml_errors
 from astune.errors import ConfigError, nearest
 from astune.support.file_kinds import Kind, other_kind
 

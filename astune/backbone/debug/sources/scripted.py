@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from astune.config.yaml12 import Loader
+from astune.config.source import Loader
 from astune.context_tracker.calls import Answer, Call, read_answer
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
 from astune.context_tracker.prompt.chat_format import ChatFormat
