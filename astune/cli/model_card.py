@@ -14,6 +14,7 @@ from astune.config.tasks import sources_of
 from astune.errors import ConfigError
 from astune.monitor.receipt import Metrics
 from astune.monitor.summary import show_figure, show_interval, summarize
+from astune.plugins import LIVE
 
 CARD = "README.md"
 
@@ -139,5 +140,9 @@ def _row(name: str, figure: str, point: Mapping[str, Any]) -> str:
 
 
 def _file_name(spec: str) -> str:
-    """The last part of a path or plug-in, without the folders of this machine."""
-    return spec.rpartition("/")[2] or spec
+    """The last part of a path or plug-in, without the folders of this machine.
+
+    >>> _file_name("/home/me/agent.py:solve"), _file_name("live:exact")
+    ('agent.py:solve', 'exact')
+    """
+    return (spec.rpartition("/")[2] or spec).removeprefix(LIVE)
