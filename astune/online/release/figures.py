@@ -185,8 +185,8 @@ def _check_count(seen: Observed, name: str, margin: float, level: float, rules: 
             both.append((champion, sums[stage, True]))
     some = [p for each in both if (p := weigh_excess(*each, margin, dispersion)) is not None]
     p = min(1.0, len(some) * min(some)) if some else None
-    rates = (each.happened / each.cases if each.cases else None for each in (before, whole))
-    return Guardrail(name, margin, *rates, None, p, p is not None and p < level)
+    champion_rate, challenger_rate = (each.happened / each.cases if each.cases else None for each in (before, whole))
+    return Guardrail(name, margin, champion_rate, challenger_rate, None, p, p is not None and p < level)
 
 
 def _check_spent(seen: Observed, name: str, margin: float, level: float) -> Guardrail:
