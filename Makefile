@@ -160,7 +160,7 @@ $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)notebook$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
-	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)notebook$(comma)dev,agentscope-runtime)
+	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime)
 
 $(VENVB)/.done: pyproject.toml constraints/agentscope2.txt benchmarks/requirements.txt
 	$(call build,$(VENVB),constraints/agentscope2.txt,agentscope2$(comma)local$(comma)online$(comma)huggingface$(comma)environments)
@@ -238,7 +238,7 @@ endef
 lock:
 	$(call freeze,agentscope2,\
 		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)notebook$(comma)dev,"torch==2.13.0")
-	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)notebook$(comma)dev,agentscope-runtime "torch==2.13.0")
+	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)
 	$(call freeze,trinity,agentscope2$(comma)local$(comma)lora$(comma)online$(comma)dev,\
