@@ -12,7 +12,8 @@ from tests.attack import online, online_outages
 from tests.attack.test_short_form import failed
 from tests.store.databases import new_url
 
-KILLS = 20
+KILLS = 10
+"""Of each role alone, and as many of all together: twenty of each."""
 
 
 @pytest.fixture
