@@ -72,7 +72,7 @@ def _release(known: argparse.Namespace) -> int:
 
 
 def _gate(known: argparse.Namespace) -> int:
-    from astune.api.evaluate import open_evaluation
+    from astune.api.evaluate import Playing, open_evaluation
     from astune.config.load import load_config
     from astune.online.place import online_folder, store_url, versions_folder
     from astune.online.release.gate import CHALLENGER, CHAMPION, judge_gate
@@ -96,7 +96,7 @@ def _gate(known: argparse.Namespace) -> int:
             candidates.append(Candidate(f"v{version.number}", checkpoint, mark=version.sha256 or ""))
     out: Path = known.out or folder / "gate" / "-".join(each.name for each in candidates)
     rules = loaded.config.astune.online.release
-    with open_evaluation(loaded, limit=rules.gate_tasks or None) as (ready, evaluations):
+    with open_evaluation(loaded, Playing(limit=rules.gate_tasks or None)) as (ready, evaluations):
         engine, as_model = engine_for(loaded, candidates)
         first = None
         for name, candidate in zip((CHAMPION, CHALLENGER), candidates, strict=True):

@@ -131,10 +131,10 @@ def advance(
 def begin_again(connection: sa.Connection, release: Release, now: float) -> Release:
     """Let the stage begin now, where it began by a clock that was ahead. Raises StoreError where it is not as it was
     read."""
-    times = {"began": min(release.began, now), "stage_began": now}
-    _change(connection, release, times)
+    began = min(release.began, now)
+    _change(connection, release, {"began": began, "stage_began": now})
     audit.say(connection, "release", BEGUN_AGAIN, str(release.challenger), now=now, release=release.number)
-    return replace(release, **times)
+    return replace(release, began=began, stage_began=now)
 
 
 def note(connection: sa.Connection, release: Release, figures: Mapping[str, Any], reason: str | None) -> Release:
