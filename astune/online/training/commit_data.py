@@ -64,7 +64,9 @@ class CommitData:
     left_out: dict[str, str] = field(default_factory=dict)
     """Why by id of episode, of those that give no sample."""
     probes: list[Sample] = field(default_factory=list)
-    """Recent answers of the models in production, on which the step from the version before is measured."""
+    """Recent answers of the models in production, on which the step from the version before is measured; where there
+    are none, the corrections."""
+    is_probed_by_answers: bool = True
     metrics: dict[str, float] = field(default_factory=dict)
     failing_tools: str = ""
     """The tools of which every call failed, with the first message of each."""
@@ -116,6 +118,7 @@ def make_commit_data(
     data, groups, used = CommitData(), [], set(used)
     rated: list[Episode] = []
     hinted: list[tuple[str, OnlineEpisode]] = []
+    corrected: list[Sample] = []
     for number, group in enumerate(plan.groups):
         episodes = []
         for place, candidate in enumerate(group):
@@ -129,6 +132,7 @@ def make_commit_data(
                 data.sources[made.episode.episode_id, task_id] = _source("kto", made, candidate.judgement.raters)
             if candidate.by_correction:
                 _add_correction(data, candidate, made, setup)
+                corrected += _whole(made.episode, True, made.episode.task.task_id)
             if candidate.judgement.hint is not None and setup.config.online.commit.weight_hints:
                 hinted.append((candidate.judgement.hint, made))
         if episodes:
@@ -143,7 +147,9 @@ def make_commit_data(
     data.failing_tools = "; ".join(failing_tools(rated))
     most = setup.config.trainer.micro_batch_tokens
     sampled = [*chain.from_iterable(data.parts), *data.thumbs, *data.comparisons]
-    data.probes = _probes(sampled, most) or _probes(data.corrections, most)
+    data.probes = _probes(sampled, most) or _probes(corrected, most)
+    data.is_probed_by_answers = bool(data.probes)
+    data.probes = data.probes or _probes(data.corrections, most)
     return data
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astune.algorithm.method import method_of
@@ -23,6 +23,8 @@ SHARE = "learning_rate/share"
 """The figure of a commit that says by how much of the configured learning rate its last update was made."""
 _MOST = 600.0
 """A token that got more than e to this times as likely counts as that: beyond, there are no numbers."""
+_LEAST = 1e-12
+"""The least probability that a division is by."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ async def learn(
     """
     parts, told = await _parts(learner, data, config)
     before = await learner.logprobs(data.probes)
+    measure = mean_kl if data.is_probed_by_answers else least_kl
     most = config.online.commit.max_kl
     figures: list[Mapping[str, float]] = []
     learned, kl, skipped, halvings = CommitUpdates(metrics=told), 0.0, 0, 0
@@ -70,7 +73,7 @@ async def learn(
     waiting = deque(parts)
     while waiting:
         update = await learner.update(waiting[0], share * _rate(learner, config))
-        moved = 0.0 if update.skipped else mean_kl(before, await learner.logprobs(data.probes))
+        moved = 0.0 if update.skipped else measure(before, await learner.logprobs(data.probes))
         if most is not None and not moved <= most:
             learned.metrics["kl/undone"] = moved
             learner = await restore()
@@ -130,10 +133,32 @@ def _rate(learner: Learner, config: AstuneConfig) -> float:
 
 def mean_kl(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
     """Mean over all tokens of (r - 1) - log r with r the ratio of their probabilities after and before: the estimator
-    k3 (Schulman 2020) of KL(before, after). Each row has the log-probabilities of one sample's tokens.
+    k3 (Schulman 2020) of KL(before, after), from tokens that the model before sampled. Each row has the
+    log-probabilities of one sample's tokens.
 
     >>> round(mean_kl([[-1.0, -2.0]], [[-1.0, -1.0]]), 4)
     0.3591
     """
-    moved = [new - old for rows in zip(before, after, strict=True) for old, new in zip(*rows, strict=True)]
+    moved = [new - old for old, new in _pair_up(before, after)]
     return math.fsum(math.expm1(min(each, _MOST)) - each for each in moved) / len(moved) if moved else 0.0
+
+
+def least_kl(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
+    """The same of tokens that somebody else wrote, of which `mean_kl` would tell how much likelier they are now: the
+    KL of "this token or another", which that of all tokens is no less than.
+
+    >>> round(least_kl([[-5.0]], [[-0.1]]), 4), round(mean_kl([[-5.0]], [[-0.1]]), 4)
+    (2.2966, 128.3898)
+    """
+    found = [_two_way_kl(math.exp(old), math.exp(new)) for old, new in _pair_up(before, after)]
+    return math.fsum(found) / len(found) if found else 0.0
+
+
+def _two_way_kl(before: float, after: float) -> float:
+    pairs = ((before, after), (1.0 - before, 1.0 - after))
+    return math.fsum(p * math.log(p / max(q, _LEAST)) for p, q in pairs if p > 0.0)
+
+
+def _pair_up(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
+    for rows in zip(before, after, strict=True):
+        yield from zip(*rows, strict=True)

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from astune.backbone.local.engine import load_engine
 from astune.online.store import versions
 from astune.online.store.feedback.states import FeedbackPart
-from astune.online.training.learning import SHARE
+from astune.online.training.learning import SHARE, mean_kl
 from astune.store import tables
 from astune.store.database import Database, open_database
 from astune.training.engine import Engine
@@ -83,6 +83,29 @@ def test_corrections_alone_make_a_version_that_says_them_more_likely(tmp_path: P
         assert row.state == "made" and row.figures is not None
         losses.append(row.figures["loss"])
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+    opened.close()
+
+
+def test_the_step_of_corrections_is_measured_on_the_answers_that_were_corrected(tmp_path: Path) -> None:
+    opened = open_database(f"sqlite:///{tmp_path}/store.db")
+    config = config_of(astune={"trainer": {"learning_rate": 1e-3}}, max_kl=None)
+    world = World(opened, tmp_path, config, load_engine)
+    world.say(FeedbackPart("correction", correction="It is 5."), about=[world.answer("wrong", output=(4, 5))])
+    row = world.commit()
+    line = Timeline("agent", (*PROMPT, 4, 5), (Span(0, 3, 5, 0, 1.0, True, (0.0, 0.0)),))
+    scores = []
+    for folder in (None, next((tmp_path / "versions").iterdir())):
+        learner = load_engine(config.astune).learner
+        if folder is not None:
+            learner.load(folder)
+        scores.append(asyncio.run(learner.logprobs([Sample(line, (1.0,), (1.0,), "t", "e")])))
+    assert row.figures is not None
+    assert row.figures["kl/from_version_before"] == pytest.approx(mean_kl(*scores), rel=1e-3)
+    # What another model said has no tokens: then the correction's own tell how far it went, and not how much likelier.
+    other = world.answer("other", prompt=(), output=(), version=-1, excluded="inexact")
+    world.say(FeedbackPart("correction", correction="It is six, I think."), about=[other])
+    row = world.commit()
+    assert row.figures is not None and 0.0 < row.figures["kl/from_version_before"] < 10.0
     opened.close()
 
 
