@@ -100,7 +100,7 @@ test-tinker: $(VENVK)/.done
 
 # The verl backbone with real verl and Ray, on a machine without GPUs. Python 3.11 or 3.12.
 test-verl: $(VENVV)/.done
-	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl tests/backbone/test_conformance.py $(PYTEST_ARGS)
 
 # W&B, SwanLab, MLflow and Trackio without a network: 450 MB of packages, so not in CI, where tests/monitor/test_trackers.py
 # shows what holds of every tracker.

@@ -75,6 +75,7 @@ class CountingLearner:
             counts = json.loads((directory / STATE_FILE).read_text())
             self.weight, self.updates = counts["weight"], counts["updates"]
             self._policy.policy_version = counts["policy_version"]
+            self._published = self.changes
         except (OSError, ValueError, KeyError) as error:
             raise RunFolderError(f"{directory} cannot be gone on from: {error}") from error
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,29 +105,6 @@ async def test_tokens_age_with_every_update_and_minirl_leaves_old_ones_out_soone
     assert (await learner.update(await good_and_bad(sampler), RATE / 100)).metrics["dropped_fraction"] == 0
 
 
-@pytest.mark.fault(
-    "Agents and the engine",
-    "the loss or its gradient is no finite number",
-    "the update is thrown away: weights, optimizer and policy version stay, its tokens count as left out "
-    "(skipped_update); after `max_skipped_updates` in a row the run stops",
-)
-async def test_a_skipped_update_changes_neither_the_optimizer_nor_the_version(model_dir: Path) -> None:
-    learner, sampler = learner_over(model_dir)
-    samples = await good_and_bad(sampler)
-    await learner.update(samples, RATE)
-    assert await learner.publish() == 1
-    weights, state = deepcopy(learner._loaded.model.state_dict()), deepcopy(learner._optimizer.state_dict()["state"])
-    for advantage in (float("nan"), float("inf"), 1e308, -1e308):
-        broken = [samples[0], replace(samples[1], advantages=(advantage,))]
-        assert (await learner.update(broken, RATE)).skipped
-        assert await learner.publish() == sampler.policy_version == 1
-    assert all(torch.equal(value, weights[name]) for name, value in learner._loaded.model.state_dict().items())
-    for number, values in learner._optimizer.state_dict()["state"].items():
-        assert all(torch.equal(value, state[number][name]) for name, value in values.items())
-    assert not (await learner.update(samples, RATE)).skipped
-    assert await learner.publish() == 2
-
-
 @each_row("recorded", [-9999.0, -1e30, -1e308, 0.0, 50.0])
 @each_row("advantage", [1.0, -1.0])
 async def test_a_recorded_logprob_far_from_the_own_one_spoils_no_update(
@@ -140,24 +116,6 @@ async def test_a_recorded_logprob_far_from_the_own_one_spoils_no_update(
     line = replace(sample.timeline, spans=(replace(span, logprobs=[recorded] * len(span)),))
     update = await learner.update([replace(sample, timeline=line, advantages=(advantage,))], RATE)
     assert not update.skipped and all(map(math.isfinite, update.metrics.values()))
-
-
-@pytest.mark.fault(
-    "Runs and resuming", "a run is resumed", "weights and optimizer go on bit for bit as if never stopped"
-)
-async def test_a_saved_learner_goes_on_exactly_where_it_stopped(model_dir: Path, tmp_path: Path) -> None:
-    learner, sampler = learner_over(model_dir)
-    samples = await good_and_bad(sampler)
-    await learner.update(samples, RATE)
-    await learner.publish()
-    learner.save(tmp_path / "saved")
-    restored, restored_sampler = learner_over(model_dir)
-    restored.load(tmp_path / "saved")
-    assert restored_sampler.policy_version == sampler.policy_version == 1
-    assert restored.updates == learner.updates == 1
-    assert await restored.update(samples, RATE) == await learner.update(samples, RATE)
-    pairs = zip(restored._loaded.model.parameters(), learner._loaded.model.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 async def test_what_was_saved_is_a_model_that_transformers_loads(model_dir: Path, tmp_path: Path) -> None:
@@ -279,11 +237,3 @@ async def test_what_is_imitated_has_the_loss_of_examples_beside_what_was_played(
     assert both.metrics["loss"] == pytest.approx(
         alone.metrics["loss"] + (await other.update([played], RATE)).metrics["loss"], rel=1e-6
     )
-
-
-async def test_a_learner_that_loads_has_nothing_left_to_publish(model_dir: Path, tmp_path: Path) -> None:
-    learner, sampler = learner_over(model_dir)
-    learner.save(tmp_path)
-    await learner.update(await good_and_bad(sampler), RATE)
-    learner.load(tmp_path)
-    assert await learner.publish() == 0
