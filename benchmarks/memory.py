@@ -82,9 +82,9 @@ def measure(
     from astune.backbone.local.model.model import load_model
     from astune.backbone.local.sampling.sampler import Sampler
     from astune.backbone.memory.model_size import read_size
-    from astune.backbone.memory.processor import is_of_amd
     from astune.config.schema import AstuneConfig
     from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
+    from astune.support.machine_memory import is_of_amd
     from astune.types import Sample, Sampling, Span, Timeline
 
     tokens = case["tokens"]

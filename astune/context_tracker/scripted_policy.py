@@ -32,13 +32,9 @@ class ScriptedPolicy:
     ) -> None:
         self._answers = answers
         self._chat_format = chat_format
-        self._context_length = context_length
+        self.context_length = context_length
         self.policy_version = policy_version
         self.calls: list[tuple[TokenIds, Sampling]] = []
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         number = len(self.calls)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 from rich.table import Table
 
@@ -136,15 +136,6 @@ def to_json(findings: Sequence[Finding], conf: str) -> str:
     "where": ..., "fix": ...}]}`; all five are always there, as text."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
     counts = {level: count(findings, level) for level in levels}
-    rows: list[dict[str, Any]] = []
-    for finding in findings:
-        rows.append(
-            {
-                "check": finding.check,
-                "level": finding.level,
-                "what": finding.what,
-                "where": finding.where,
-                "fix": finding.fix,
-            }
-        )
+    fields = ("check", "level", "what", "where", "fix")
+    rows = [{name: getattr(finding, name) for name in fields} for finding in findings]
     return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)

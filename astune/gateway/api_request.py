@@ -21,8 +21,7 @@ from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import nearest
 from astune.gateway.http import not_supported
 from astune.sampling import MOST_TEMPERATURE, TEMPERATURE, TOP_P
-from astune.support.http.fields import Fields
-from astune.support.http.service import HttpError, invalid, json_response, to_json
+from astune.support.http.service import Fields, HttpError, invalid, json_response, to_json
 
 REASONING = "How the policy reasons is set by astune.model.chat_template_kwargs."
 VERBOSITY = "Say in the prompt how long an answer should be."

@@ -38,7 +38,7 @@ from astune.gateway.api_request import (
     usage,
 )
 from astune.gateway.messages import asks_for_json, force_json, read_messages, read_tool_choice, read_tools, strict_note
-from astune.support.http.fields import Fields
+from astune.support.http.service import Fields
 
 # fmt: off
 KNOWN = Known(

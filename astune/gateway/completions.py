@@ -27,8 +27,7 @@ from astune.gateway.api_request import (
     usage,
 )
 from astune.gateway.http import not_supported
-from astune.support.http.fields import Fields
-from astune.support.http.service import invalid
+from astune.support.http.service import Fields, invalid
 
 # fmt: off
 KNOWN = Known(

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astune.gateway.http import not_supported
-from astune.support.http.fields import Fields
-from astune.support.http.service import invalid
+from astune.support.http.service import Fields, invalid
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _FORMATS = ("text", "json_object", "json_schema")

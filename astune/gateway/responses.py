@@ -29,8 +29,7 @@ from astune.gateway.http import not_supported
 from astune.gateway.messages import asks_for_json, check_strict, force_json, read_tool_choice, strict_note
 from astune.gateway.responses_items import fold
 from astune.gateway.responses_request import ResponsesRequest, StoredResponses
-from astune.support.http.fields import Fields
-from astune.support.http.service import HttpError, invalid
+from astune.support.http.service import Fields, HttpError, invalid
 
 # fmt: off
 KNOWN = Known(

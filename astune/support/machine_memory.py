@@ -1,4 +1,4 @@
-"""The memory of this machine and of its GPUs, and amounts of it in few characters."""
+"""The memory of this machine and of its GPUs, amounts of it in few characters, and whose processor it has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 GIB = 2**30
@@ -101,3 +102,13 @@ def show_count(number: float) -> str:
     ('0.9M', '7.6B')
     """
     return f"{number / 1e9:.1f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"
+
+
+DESCRIBED = Path("/proc/cpuinfo")
+
+
+@cache
+def is_of_amd() -> bool:
+    """True on a processor of AMD, whose best kernels are others than those of Intel."""
+    known = DESCRIBED.read_text(errors="replace") if DESCRIBED.is_file() else platform.processor()
+    return "AuthenticAMD" in known

@@ -27,7 +27,7 @@ BUILTIN_JUDGES = {
     "MathAnswerAndLlmAsJudge": "astune.task_judge.math.judge_with_llm:MathAnswerAndLlmAsJudge",
     "MathAnswerAsJudge": "astune.task_judge.math.judge:MathAnswerAsJudge",
     "ReasoningGymJudge": "astune.task_judge.reasoning_gym_judge:ReasoningGymJudge",
-    "RubricsAsJudge": "astune.task_judge.llm.rubrics_judge:RubricsAsJudge",
+    "RubricsAsJudge": "astune.task_judge.llm.judge:RubricsAsJudge",
     "ToolUseJudge": "astune.task_judge.tool_use.judge:ToolUseJudge",
 }
 

@@ -9,8 +9,7 @@ from starlette.requests import Request
 
 from astune.errors import AstuneError
 from astune.sampling import shorten
-from astune.support.http.fields import Fields
-from astune.support.http.service import HttpError, parse_json
+from astune.support.http.service import Fields, HttpError, parse_json
 
 
 class RequestError(AstuneError, HttpError):

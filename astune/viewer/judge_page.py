@@ -18,8 +18,7 @@ from astune.judging.rows import (
     label_text,
 )
 from astune.viewer.charts import STYLE, Frame, svg
-from astune.viewer.content_policy import content_policy
-from astune.viewer.page import read_parts, render
+from astune.viewer.page import content_policy, read_parts, render
 
 SIZE = 340
 

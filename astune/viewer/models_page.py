@@ -14,8 +14,7 @@ from astune.monitor.summary import show_figure
 from astune.selection.rows import cost_rows, model_rows, outcome_lines
 from astune.selection.select import Selection
 from astune.training.standalone import Played
-from astune.viewer.content_policy import content_policy
-from astune.viewer.page import read_parts, render, write_view
+from astune.viewer.page import content_policy, read_parts, render, write_view
 from astune.viewer.run_index import IndexedEpisode, index_run
 
 PAGE = "models.html"

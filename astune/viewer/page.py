@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,13 +31,39 @@ from astune.errors import ConfigError
 from astune.monitor import RunDir
 from astune.monitor.disk import writing
 from astune.support.file_kinds import other_kind
-from astune.viewer.content_policy import content_policy
 from astune.viewer.episode_data import TokenTexts, episode_data
 from astune.viewer.head import head_data
 from astune.viewer.run_config import config_of, pieces_of
 from astune.viewer.run_index import IndexedEpisode, RunIndex, index_run, read_episode
 from astune.viewer.step_credit import Credited, Estimator, credit_step
 from astune.viewer.story import Story, tell_run
+
+
+def content_policy(scripts: Sequence[str] = (), styles: Sequence[str] = (), *, asks: bool = False) -> str:
+    """A Content-Security-Policy for these inline scripts and styles, given as they stand between their tags. `asks`:
+    the page may ask the server that it came from, by script and form, and no other.
+
+    A browser may run the scripts and use the styles that a page came with, and nothing else: text of tasks and agents
+    can then neither run nor make the browser fetch anything, even where it got into the page as markup. A `style`
+    attribute, as the length of a bar, is let through: it can load nothing.
+    """
+    sources = {
+        "default-src": ["'none'"],
+        "script-src": [_hash(text) for text in scripts] or ["'none'"],
+        "style-src": [_hash(text) for text in styles],
+        "style-src-attr": ["'unsafe-inline'"],
+        "img-src": ["data:"],
+        **({"connect-src": ["'self'"]} if asks else {}),
+        "base-uri": ["'none'"],
+        "form-action": ["'self'" if asks else "'none'"],
+    }
+    return "; ".join(f"{name} {' '.join(values)}" for name, values in sources.items())
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = (

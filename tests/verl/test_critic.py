@@ -24,8 +24,7 @@ from transformers import (
 
 from astune.backbone.local.learning.critic import Critic
 from astune.backbone.local.learning.learner import LocalLearner
-from astune.backbone.verl.trainer.critic import ShardedCritic
-from astune.backbone.verl.trainer.learner import VerlLearner
+from astune.backbone.verl.trainer.learner import ShardedCritic, VerlLearner
 from astune.backbone.verl.trainer.loss import critic_loss
 from astune.backbone.verl.trainer.value_model import value_architecture
 from astune.config.algorithm import CriticConfig

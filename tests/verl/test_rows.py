@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astune.backbone.losses.trained_tokens import TrainedTokens
+from astune.backbone.losses.entries import TrainedTokens
 from astune.backbone.verl.trainer.learner import needs_whole_rows
 from astune.backbone.verl.trainer.rows import FILLER, SampleRow, batch_of, of_rows, of_samples, rows_of, share_out
 from astune.config.schema import AlgorithmConfig

@@ -13,7 +13,7 @@ from astune.context_tracker.merge import TurnForest
 from astune.methods.rft import REPEATED, SURPLUS, WRONG
 from astune.monitor.words import FORKS, LEFT_OUT
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
-from astune.viewer.conversation import conversation, receipt_line
+from astune.viewer.episode_data import conversation, receipt_line
 from astune.viewer.step_credit import Estimator, credit_step
 from astune.viewer.story import receipt_view
 

@@ -18,8 +18,7 @@ import pytest
 
 from astune.environment.environment_base import Action, ToolCall
 from astune.errors import ConfigError, MissingDependency, TaskError
-from astune.worlds.appworld import SPLITS, AppWorldEnvironment, AppWorldInstance, code_of
-from astune.worlds.appworld_process import AppWorldError
+from astune.worlds.appworld import SPLITS, AppWorldEnvironment, AppWorldError, AppWorldInstance, code_of
 from tests.rows import each_row
 
 PACKAGE = """

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -10,15 +14,22 @@ from astune.backbone.base import Backbone
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.local.served import load_served
+from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
+from astune.backbone.policies.requests import ServerTraits
+from astune.backbone.vllm.policy import ServedPolicy
+from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer, check_server
+from astune.backbone.vllm.settings import NAME, Served, make_served, settings_of
+from astune.backbone.vllm.weights import ServedWeights
 from astune.config.load import LoadedConfig
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.monitor.disk import follow_umask
 from astune.rollout.rounds import Rounds
+from astune.support.concurrency import finish
 from astune.training.engine import Engine
 from astune.training.start import run_training
-from astune.types import RunReport
+from astune.types import RunReport, Sample, Update
 
 
 class LocalBackbone(Backbone):
@@ -63,3 +74,104 @@ def load_policy(
         rounds=rounds,
     )
     return loaded, sampler, chat_format
+
+
+class ServedLearner:
+    """A `LocalLearner` whose weights a server samples from."""
+
+    def __init__(self, learner: LocalLearner, weights: ServedWeights) -> None:
+        self._learner, self._weights = learner, weights
+        self._handed: dict[str, float] = {}
+
+    @property
+    def updates(self) -> int:
+        return self._learner.updates
+
+    @property
+    def changes(self) -> int:
+        return self._learner.changes
+
+    @property
+    def policy_version(self) -> int:
+        return self._learner.policy_version
+
+    async def update(self, samples: Sequence[Sample], learning_rate: float) -> Update:
+        await finish(self._weights.make_room)
+        done = await self._learner.update(samples, learning_rate)
+        return replace(done, metrics={**done.metrics, **self._handed})
+
+    async def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[Sequence[float]]:
+        return await self._learner.logprobs(samples, reference=reference)
+
+    async def publish(self) -> int:
+        before = self._learner.policy_version
+        version = await self._learner.publish()
+        self._weights.stale |= version != before
+        rows = self._weights.rows(version)
+        expected = await self._learner.logprobs(rows) if rows else []
+        self._handed = dict(await finish(partial(self._weights.publish, version, rows, expected, free_memory)))
+        return version
+
+    def save(self, directory: Path) -> None:
+        self._learner.save(directory)
+
+    def load(self, directory: Path) -> None:
+        self._weights.stale = True
+        self._learner.load(directory)
+
+
+def free_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def load_served(config: AstuneConfig) -> Engine:
+    """Load the model of `astune.model` for training, and start a server that has it too."""
+    torch.manual_seed(config.seed)
+    loaded = load_model(config.model, sampled=False)
+    chat_format = load_chat_format(config.model, loaded.directory)
+    dtype, context_length = str(loaded.dtype).removeprefix("torch."), loaded.context_length
+    wanted = make_served(config, loaded.directory, dtype=dtype, context_length=context_length)
+    most_apart = IN_FLOAT32 if loaded.device.type == "cpu" and dtype == "float32" else OTHERWISE
+    compared = ComparedAnswers(chat_format.encode(chat_format.render(ANY_QUESTION)), context_length, most_apart)
+    server, name, shares = _start_server(config, wanted, loaded.device)
+    vocabulary = loaded.model.get_input_embeddings().weight.shape[0]
+    policy = ServedPolicy(
+        server, ServerTraits("vllm", wanted.logprobs), context_length, vocabulary, name, compared.remember
+    )
+    weights = ServedWeights(
+        server, policy, compared, partial(write_weights, loaded), adapter=loaded.adapters is not None, shares=shares
+    )
+    learner = LocalLearner(loaded, policy, config.algorithm, config.trainer, beside=not shares)
+    return Engine(
+        policy,
+        ServedLearner(learner, weights),
+        chat_format,
+        beside=not shares,
+        close=weights.close,
+        lost=server.wait_until_lost,
+    )
+
+
+def _start_server(config: AstuneConfig, wanted: Served, device: torch.device) -> tuple[VllmServer, str, bool]:
+    """Start the server, or check the one that others started. Returns it with its name for the model, and whether it
+    has the trainer's GPU. Raises ConfigError where a server of others is not as it has to be."""
+    if config.rollout.vllm.base_url is not None:
+        named = NamedServer(config.rollout.vllm.base_url, Path(config.runs_dir))
+        try:
+            return named, check_server(named, wanted), False
+        except BaseException:
+            named.close()
+            raise
+    settings = settings_of(config, wanted, device=device.type, index=device.index or 0)
+    return OwnServer(settings), NAME, settings.shares
+
+
+def write_weights(loaded: LoadedModel, folder: Path) -> None:
+    """A whole model in the precision of sampling, or its adapter as a folder of peft's."""
+    if loaded.adapters is not None:
+        loaded.adapters.save(folder, loaded.adapter)
+        return
+    state = {name: value.detach().to(loaded.dtype) for name, value in loaded.model.state_dict().items()}
+    loaded.model.save_pretrained(folder, state_dict=state)
+    follow_umask(folder)

@@ -34,15 +34,11 @@ class ServedPolicy:
         remember: Callable[[Sequence[int]], None],
     ) -> None:
         self._server, self._traits = server, traits
-        self._context_length, self._vocabulary = context_length, vocabulary
+        self.context_length, self._vocabulary = context_length, vocabulary
         self._remember = remember
         self.model = model
         self.policy_version = 0
         self._asking: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
 
     def forget(self) -> None:
         """The server's cache is emptied as weights are handed over."""
@@ -55,7 +51,7 @@ class ServedPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises WorkflowError for token ids that the model does not know, PolicyError where the server fails on this
         request. Where it died the call never ends: the run does, with the end of its log."""
-        check_answerable(prompt_ids, sampling, self._context_length)
+        check_answerable(prompt_ids, sampling, self.context_length)
         if wrong := [each for each in prompt_ids if not 0 <= each < self._vocabulary]:
             raise WorkflowError(f"the prompt has token id {wrong[0]}, but the model knows 0 to {self._vocabulary - 1}")
         version = self.policy_version

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from astune.backbone.base import covers
 from astune.backbone.foreign.keys import place_of
-from astune.backbone.memory.processor import is_of_amd
 from astune.backbone.verl.memory import VerlMemory
 from astune.backbone.verl.memory import estimate as estimate_verl
 from astune.backbone.verl.trainer.settings import settings_of
@@ -17,7 +16,7 @@ from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.memory_estimate import Extent, GpuOfRun, estimate
 from astune.support import machine_memory
-from astune.support.machine_memory import MachineMemory, show_bytes
+from astune.support.machine_memory import MachineMemory, is_of_amd, show_bytes
 
 FIXES = {
     "vLLM": "lower astune.rollout.vllm.gpu_memory_utilization, or name other GPUs in astune.rollout.vllm.gpus",

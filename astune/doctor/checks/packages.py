@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from astune.backbone.foreign.packages import FLASH
+from astune.backbone.foreign.packages import FLASH, numbers
 from astune.backbone.vllm.settings import find_vllm_version
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.findings import Finding, fail, ok, warn
@@ -61,7 +61,7 @@ def check_packages(checked: CheckedConfig) -> Iterator[Finding]:
         installed = version_of(name)
         if installed is None:
             yield fail(f"{name} is not installed", fix=_install(name))
-        elif _numbers(installed) < _numbers(least):
+        elif numbers(installed) < numbers(least):
             yield fail(f"{name} {installed} is too old: {least} is the oldest that works", fix=_install(name))
         else:
             seen.append(f"{name} {installed}")
@@ -124,8 +124,3 @@ def version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: `2.13.0+cpu` is (2, 13, 0)."""
-    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))

@@ -8,8 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from astune.viewer.content_policy import content_policy
-from astune.viewer.page import read_parts, render
+from astune.viewer.page import content_policy, read_parts, render
 from astune.viewer.serve import page_headers
 
 PAGE = Path(__file__).parent / "page"

@@ -26,8 +26,7 @@ from astune.online.store.versions import ModelVersion
 from astune.store.database import Database
 from astune.support.http.browser_requests import Guarded
 from astune.viewer.charts import STYLE
-from astune.viewer.content_policy import content_policy
-from astune.viewer.page import read_parts, render
+from astune.viewer.page import content_policy, read_parts, render
 from astune.viewer.serve import guard_pages, page_headers
 
 PAGE = Path(__file__).parent / "page"

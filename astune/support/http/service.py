@@ -1,19 +1,21 @@
-"""The parts that ASTune's HTTP services share: their error, bodies read up to a limit and as strict JSON, routes that
-answer every error, tokens, clients that go away."""
+"""The parts that ASTune's HTTP services share: their error, bodies read up to a limit and as strict JSON, fields read
+by their kind, routes that answer every error, tokens, clients that go away."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import json
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from astune.sampling import MOST_INTEGER
 from astune.support.strict_json import read_json
 
 Result = TypeVar("Result")
@@ -153,3 +155,43 @@ async def unless_disconnected(request: Request, work: asyncio.Future[Result], ov
 async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+Kind = TypeVar("Kind")
+
+
+class Fields(dict[str, Any]):
+    """The fields of a body. Null is as good as absent. Each reader raises HttpError (400) that names the field where a
+    value is of another kind, or is missing and has no default."""
+
+    wrong: Callable[[str, object, str], HttpError] = staticmethod(invalid)
+
+    def pick(self, *names: str) -> tuple[str, ...]:
+        """Return those of the names that the body has."""
+        return tuple(name for name in names if self.get(name) is not None)
+
+    def take(self, name: str, kind: type[Kind], expected: str, default: Kind | None = None) -> Kind:
+        value = self.get(name)
+        if value is None:
+            value = default
+        if not isinstance(value, kind):
+            raise self.wrong(name, value, expected)
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return self.take(name, bool, "true or false", default)
+
+    def number(
+        self, name: str, expected: str = "a finite number", accepts: Callable[[float], bool] = lambda value: True
+    ) -> float:
+        value = self.get(name)
+        readable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if not readable or not accepts(cast(float, value)):
+            raise self.wrong(name, value, expected)
+        return float(cast(float, value))
+
+    def whole(self, name: str, least: int = 0, most: int = MOST_INTEGER, expected: str = "") -> int:
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(name, value, expected or f"an integer from {least} to {most}")
+        return value

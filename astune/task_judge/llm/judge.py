@@ -1,9 +1,16 @@
-"""`LlmAsJudge`: answers judged by other models, each by itself, in pairs, or ranked."""
+"""`LlmAsJudge`: answers judged by other models, each by itself, in pairs, or ranked; `RubricsAsJudge`: by the criteria
+of a rubric file.
+
+judge_protocol: RubricsAsJudge
+rubrics: {file: rubrics.yaml}
+llm: {models: [{base_url: "http://127.0.0.1:8000/v1", model: "Qwen3-32B"}]}
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -14,7 +21,7 @@ from astune.task_judge.judge_base import judge_alone
 from astune.task_judge.llm.listwise import listwise
 from astune.task_judge.llm.pairwise import against_reference, pairwise
 from astune.task_judge.llm.pointwise import pointwise
-from astune.task_judge.llm.rubric import Criterion, Rubric
+from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric
 from astune.task_judge.llm.scoring import AttemptScore, JudgeJob
 from astune.task_judge.llm.shown_attempt import ShownAttempt, show_attempt, show_task
 from astune.types import Episode, Task, Verdict
@@ -164,3 +171,26 @@ def _rubric(llm: LlmJudgeConfig, key: str) -> Rubric:
         except ValidationError as error:
             raise ConfigError(f"{key}.{name}: expected a name in one line without '|'") from error
     return Rubric(name=NAME, criteria=tuple(criteria))
+
+
+class RubricsAsJudge(LlmJudge):
+    """The reward is the weighted mean of where the scores stand on their scales; each score is a metric.
+
+    The file is read once and never written: to a run the rubric is fixed, and `judged_by` names it with its digest.
+    Raises ConfigError for a file that is no rubric, and where there is none.
+    """
+
+    def __init__(self, config: TaskJudgeConfig) -> None:
+        if config.rubrics.file is None:
+            raise ConfigError(
+                "astune.task_judge.rubrics.file is not set: RubricsAsJudge judges by a rubric file, as `astune "
+                "rubrics` learns one from examples"
+            )
+        rubric, key = load_rubric(Path(config.rubrics.file)), f"{config.rubrics.file}: criteria"
+        super().__init__(config, rubric, pass_at=config.rubrics.pass_at or rubric.pass_at, key=key)
+
+    async def scores(self, job: JudgeJob, attempts: Sequence[ShownAttempt]) -> Sequence[AttemptScore | JudgeError]:
+        return await pointwise(job, attempts)
+
+    def describe_judge(self, model: str) -> str:
+        return f"RubricsAsJudge({self.rubric.name}@{self.rubric.digest[:8]}, {model})"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from astune.backbone.local.engine import write_weights
 from astune.backbone.local.model.model import load_model, read_weights, save_model
-from astune.backbone.local.served import write_weights
 from astune.cli import main
 from astune.config.schema import LoraConfig, ModelConfig
 from astune.monitor import RunDir

@@ -19,8 +19,8 @@ from astune.backbone.local.model import products
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.model.products import Product, quicken_linear
 from astune.backbone.local.sampling.sampler import Sampler
-from astune.backbone.memory import processor
 from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.support import machine_memory
 from astune.types import Sample, Sampling, Span, Timeline
 from tests.rows import each_row
 
@@ -199,8 +199,8 @@ def test_the_maker_of_the_processor_is_read(
 ) -> None:
     described = tmp_path / "cpuinfo"
     described.write_text(f"processor\t: 0\nvendor_id\t: {maker}\nmodel name\t: one\n")
-    monkeypatch.setattr(processor, "DESCRIBED", described)
-    assert processor.is_of_amd.__wrapped__() is expected
+    monkeypatch.setattr(machine_memory, "DESCRIBED", described)
+    assert machine_memory.is_of_amd.__wrapped__() is expected
 
 
 def test_on_another_processor_a_model_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from astune.backbone.local.learning.batch import micro_batches
-from astune.backbone.local.learning.teacher import LocalTeacher, RemoteTeacher, Teacher
+from astune.backbone.local.learning.learner import LocalTeacher, RemoteTeacher, Teacher
 from astune.backbone.local.model.model import LoadedModel, load_model, read_weights, save_model
 from astune.backbone.losses.teacher import ApiTeacher
 from astune.config.chat_models import TeacherConfig

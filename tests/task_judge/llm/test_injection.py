@@ -8,9 +8,8 @@ import pytest
 
 from astune.config.judges import RubricsJudgeConfig
 from astune.task_judge.llm.fence import fence, read_fences
-from astune.task_judge.llm.judge import LlmAsJudge
+from astune.task_judge.llm.judge import LlmAsJudge, RubricsAsJudge
 from astune.task_judge.llm.rubric import Criterion, Rubric, save_rubric
-from astune.task_judge.llm.rubrics_judge import RubricsAsJudge
 from astune.testing import ScriptedChatServer
 from tests.rows import each_row
 from tests.task_judge.llm.judging import attempt, attempts, config, fences, reply, task, turn

@@ -7,9 +7,9 @@ import pytest
 from astune.config.judges import RubricsJudgeConfig, TaskJudgeConfig
 from astune.errors import ConfigError
 from astune.task_judge import make_judge
+from astune.task_judge.llm.judge import RubricsAsJudge
 from astune.task_judge.llm.pointwise import CriteriaReply, check_scores, rubric_reward
 from astune.task_judge.llm.rubric import Criterion, Rubric, load_rubric, save_rubric
-from astune.task_judge.llm.rubrics_judge import RubricsAsJudge
 from astune.testing import ScriptedChatServer
 from tests.task_judge.llm.judging import attempts, config, fences, reply, task
 

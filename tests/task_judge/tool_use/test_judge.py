@@ -9,7 +9,7 @@ from astune.config.judges import TaskJudgeConfig
 from astune.errors import JudgeError
 from astune.task_judge import make_judge
 from astune.task_judge.tool_use.calls import CheckedCall, says_error, tool_calls
-from astune.task_judge.tool_use.expected import Expected, serve
+from astune.task_judge.tool_use.judge import Expected, serve
 from astune.types import Episode, StopReason, Task, Turn, WorkflowOutput
 from tests.rows import each_row
 

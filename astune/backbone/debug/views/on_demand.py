@@ -14,9 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from astune.backbone.debug.stops.stop import Stop
-from astune.backbone.debug.views.rewards import describe_rewards
 from astune.backbone.debug.views.screen import message_in_words, print_indented
-from astune.backbone.debug.views.tables import make_timelines_table
+from astune.backbone.debug.views.tables import describe_rewards, make_timelines_table
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import reasoning_of, show_content
 from astune.errors import AstuneError

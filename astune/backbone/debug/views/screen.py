@@ -11,9 +11,9 @@ from typing import Any
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.views.rewards import describe_rewards
 from astune.backbone.debug.views.tables import (
     count_left_out,
+    describe_rewards,
     make_credit_table,
     make_summary_table,
     make_timelines_table,

@@ -9,9 +9,32 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from astune.algorithm.receipt import NO_SIGNAL, why_left_out, why_unjudged
-from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
 from astune.support.terminal import Text, make_table
 from astune.types import Episode, Group, Sample, Timeline
+
+
+def describe_rewards(episode: Episode) -> str:
+    """`seller +1.5, buyer -1, turn 3 (seller) +2`; "" if there are none."""
+    parts = [f"{agent} {reward:+g}" for agent, reward in sorted(episode.agent_rewards.items())]
+    parts += [
+        f"turn {number + 1} ({episode.turns[number].agent}) {reward:+g}"
+        for number, reward in sorted(episode.turn_rewards.items())
+    ]
+    return ", ".join(parts)
+
+
+def describe_turn_reward(episode: Episode, number: int) -> str:
+    """The rewards that a turn is credited for: `1.5 (agent) +2 (turn)`, `1` where only its episode has a reward."""
+    agent, added = episode.turns[number].agent, episode.turn_rewards.get(number)
+    reward = episode.reward_of(agent)
+    if reward is None:
+        return "-"
+    own = " (agent)" if agent in episode.agent_rewards else ""
+    return f"{reward:g}{own}" + ("" if added is None else f" {added:+g} (turn)")
+
+
+def has_own_rewards(group: Group) -> bool:
+    return any(episode.agent_rewards or episode.turn_rewards for episode in group.episodes)
 
 
 def make_timelines_table(timelines: Sequence[Timeline]) -> Table:

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from astune.backbone.debug.views.rewards import describe_turn_reward, has_own_rewards
+from astune.backbone.debug.views.tables import describe_turn_reward, has_own_rewards
 from astune.support.statistics import without_noise
 from astune.support.terminal import Console, Text, make_table
 from astune.support.visible import visible

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from astune.backbone.local.learning.prefix_tree import TreeLayout, pack, split
-from astune.backbone.losses.entries import Entries
-from astune.backbone.losses.trained_tokens import collect_trained, join, token_array
+from astune.backbone.losses.entries import Entries, collect_trained, join, token_array
 from astune.token_ids import TokenIds
 from astune.types import Sample
 

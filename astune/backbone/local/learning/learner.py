@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,9 +18,8 @@ from astune.backbone.local.learning.batch import MicroBatch, micro_batches
 from astune.backbone.local.learning.critic import Critic, credit
 from astune.backbone.local.learning.forward import predict
 from astune.backbone.local.learning.optimizer import make_optimizer
-from astune.backbone.local.learning.reference import Reference, reference_of, score_samples
-from astune.backbone.local.learning.teacher import Weighed, make_teacher
-from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, save_model
+from astune.backbone.local.learning.reference import Reference, reference_of, score, score_samples
+from astune.backbone.local.model.model import DISK_ERRORS, LoadedModel, load_model, save_model
 from astune.backbone.losses.critic import Appraisal
 from astune.backbone.losses.entries import Entries
 from astune.backbone.losses.objective import (
@@ -28,15 +28,78 @@ from astune.backbone.losses.objective import (
     likelihood_objective,
     policy_objective,
 )
+from astune.backbone.losses.teacher import TEACHER, ApiTeacher, require_same_tokens
 from astune.config.rules.method import rules_of
-from astune.config.schema import AlgorithmConfig, TrainerConfig
+from astune.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from astune.context_tracker.model_dir import resolve_model_dir
 from astune.errors import ModelError, RunFolderError
 from astune.support.concurrency import finish
 from astune.types import Sample, Update
 
 logger = logging.getLogger(__name__)
-
 STATE_FILE = "trainer_state.pt"
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The `samples` of an update that a teacher has weighed, with weights for an update of their own, and the samples
+    that are `left_out`. `logprob` gives the log-probability (e,) of every trained token of a micro-batch of
+    `samples`."""
+
+    samples: Sequence[Sample]
+    logprob: Callable[[MicroBatch], torch.Tensor]
+    left_out: Sequence[Sample] = ()
+
+
+class Teacher(Protocol):
+    async def weigh(self, samples: Sequence[Sample]) -> Weighed:
+        """Raises TrainingError where nothing can be learned from any of the samples."""
+
+
+def make_teacher(algorithm: AlgorithmConfig, student: LoadedModel) -> Teacher | None:
+    """Load the teacher of `astune.algorithm.teacher`. Raises ModelError for one that has other tokens, and ConfigError
+    for an API that does not answer."""
+    if algorithm.teacher is None:
+        return None
+    if isinstance(algorithm.teacher, str):
+        return LocalTeacher(algorithm.teacher, student)
+    return RemoteTeacher(ApiTeacher(algorithm.teacher, algorithm, student.directory))
+
+
+class LocalTeacher:
+    """A model on the student's device and in its precision. Its log-probabilities are those at the temperature with
+    which each token was sampled. Raises ModelError for one with another vocabulary, or one that needs another layout
+    of batches."""
+
+    def __init__(self, path: str, student: LoadedModel) -> None:
+        dtype: Any = str(student.dtype).removeprefix("torch.")
+        directory = str(resolve_model_dir(path, key=TEACHER))
+        loaded = load_model(ModelConfig(path=directory, device=str(student.device), dtype=dtype))
+        require_same_tokens(loaded.directory, student.directory)
+        if loaded.family.layout != student.family.layout:
+            raise ModelError(
+                f"{TEACHER}: the model in {loaded.directory} is computed in other batches than the one trained"
+            )
+        self._logprob = partial(score, loaded.sampling_model.requires_grad_(False))
+
+    async def weigh(self, samples: Sequence[Sample]) -> Weighed:
+        return Weighed(samples, self._logprob)
+
+
+class RemoteTeacher:
+    """A model behind an API."""
+
+    def __init__(self, api: ApiTeacher) -> None:
+        self._api = api
+
+    async def weigh(self, samples: Sequence[Sample]) -> Weighed:
+        weighed = await self._api.weigh(samples)
+
+        def logprob(batch: MicroBatch) -> torch.Tensor:
+            values = [value for number in batch.samples for value in weighed.logprobs[number]]
+            return torch.tensor(values, dtype=torch.float32, device=batch.sampled.device)
+
+        return Weighed(weighed.samples, logprob, weighed.left_out)
 
 
 class Published(Protocol):

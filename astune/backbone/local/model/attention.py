@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
-from astune.backbone.memory.processor import is_of_amd
 from astune.errors import ModelError
+from astune.support.machine_memory import is_of_amd
 
 ATTENTION = "astune"
 FUSED, PRODUCTS, FLASH = "sdpa", "eager", "flash_attention_2"

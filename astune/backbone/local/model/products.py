@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from astune.backbone.memory.processor import is_of_amd
+from astune.support.machine_memory import is_of_amd
 
 WORTH_A_CALL = 2**20
 """Multiplications, three rows more counted, from which on it is quicker. A call of oneDNN takes 10 µs more than one of

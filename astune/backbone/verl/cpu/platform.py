@@ -48,8 +48,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
+    manual_seed_all = manual_seed
 
     def set_allocator_settings(self, settings: str) -> None: ...
 

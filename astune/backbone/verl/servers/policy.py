@@ -44,16 +44,12 @@ class ServersPolicy:
         remember: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         self._client, self._traits = client, traits
-        self._context_length, self._decode, self._remember = context_length, decode, remember
-
-    @property
-    def context_length(self) -> int:
-        return self._context_length
+        self.context_length, self._decode, self._remember = context_length, decode, remember
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Raises PolicyError where a server fails. Where one died the call never ends: the run does, with the server's
         name, and a step that lost the episodes of one server is not learned from what the others played."""
-        check_answerable(prompt_ids, sampling, self._context_length)
+        check_answerable(prompt_ids, sampling, self.context_length)
         episode = EPISODE.get()
         conversation = uuid.uuid4().hex if episode is None else episode.episode_id
         output = await self._ask(conversation, prompt_ids, self._traits.parameters(sampling))

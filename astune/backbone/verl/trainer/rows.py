@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
-from astune.backbone.losses.trained_tokens import TrainedTokens, collect_trained, token_array
+from astune.backbone.losses.entries import TrainedTokens, collect_trained, token_array
 from astune.errors import TrainingError
 from astune.types import Sample
 
