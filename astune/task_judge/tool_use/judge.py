@@ -193,7 +193,7 @@ class ToolUseJudge:
         steps_penalty   the one that is a number: model calls beyond one per expected call and one for the answer, or
                         beyond `expected_steps` of the task
 
-    A task says what it expects in `expected_tools` (see `tool_use.expected`); the first three are left
+    A task says what it expects in `expected_tools` (see above); the first three are left
     out where it does not, the two of the answer where it has no reference. Where it expects no tools, none is right.
     One more metric earns nothing: `recall`, the share of the expected calls whose tool was called, in whatever order;
     it is left out where none is expected.
