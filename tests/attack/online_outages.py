@@ -135,7 +135,7 @@ def without_room(store: str) -> Iterator[Found]:
         pid = scene.roles.pid("train")
         most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_BYTES, most[1]))
-        await scene.until(lambda: "training waits, as nothing can be written" in log.read_text())
+        await scene.until(lambda: "cannot be written" in log.read_text())
         before = scene.read(lambda each: each.scalar(sa.select(sa.func.max(versions))))
         wrong = scene.read(lambda each: list(find_wrong_folders(each, scene.roles.folder, "v*")))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, most)

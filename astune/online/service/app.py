@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import sqlalchemy as sa
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -56,7 +57,7 @@ from astune.online.wire import (
     RECORDS_PATH,
     Status,
 )
-from astune.store.database import Database
+from astune.store.database import Database, reason
 from astune.support.http.service import HttpError, answer_route, json_response, parse_json, unless_disconnected
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class OnlineApp:
 
     def _answer_error(self, path: str, raised: Exception) -> Response:
         """Answer an error as the clients of `path` read it, and count it."""
-        error = to_http_error(raised)
+        error = to_http_error(_unless_away(raised))
         self._parts.metrics.errors.labels(error.code).inc()
         body = error_body(error)
         if path in STATUS_PATHS:
@@ -300,6 +301,14 @@ class OnlineApp:
             return await asyncio.to_thread(lambda: json_response(look(request.path_params, client or "")))
 
         return answer
+
+
+def _unless_away(raised: Exception) -> Exception:
+    """The error, or where the database could not be read one that has clients come back."""
+    if not isinstance(raised, (sa.exc.OperationalError, sa.exc.InterfaceError)):
+        return raised
+    logger.error("the store cannot be read: %s", reason(raised))
+    return HttpError(503, "store_unavailable", "the store cannot be read now")
 
 
 def _unknown_url(request: Request, error: Exception) -> Response:

@@ -163,3 +163,21 @@ async def test_a_user_rates_no_answer_to_another_user(tmp_path, make_service):
         figures = (await client.get("/metrics")).text
         assert 'astune_feedback{kind="thumb",state="refused"} 2' in figures
         assert 'astune_errors_total{code="feedback_refused"} 2.0' in figures
+
+
+@pytest.mark.fault(
+    "Online training",
+    "the database cannot be read for a while",
+    "calls are answered with 503 and when to come back, and as before once it is there",
+)
+async def test_a_database_that_is_away_has_clients_come_back(tmp_path, make_service):
+    there, away = tmp_path / "there", tmp_path / "away"
+    there.mkdir()
+    async with make_service(new_url("sqlite", there)) as client:
+        client.service.database.engine.dispose()
+        there.rename(away)
+        said = await client.post("/v1/chat/completions", json={"messages": [user("Hi")]})
+        assert (said.status_code, said.json()["error"]["code"]) == (503, "store_unavailable")
+        assert said.headers["retry-after"] == "1"
+        away.rename(there)
+        assert (await client.chat([user("Hi")]))["choices"]
