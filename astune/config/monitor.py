@@ -78,8 +78,8 @@ class MonitorConfig(Section):
     )
     trackers: Annotated[tuple[str, ...], Located("plugin")] = Field(
         ("tensorboard",),
-        description="where figures go besides metrics.jsonl: 'tensorboard', 'wandb', 'swanlab', 'mlflow', 'trackio' or "
-        "a plug-in",
+        description="where the figures of what trains go besides metrics.jsonl: 'tensorboard', 'wandb', 'swanlab', "
+        "'mlflow', 'trackio' or a plug-in; `astune eval`, `prompt` and `compare` write their own tables",
     )
     tracker_episodes: NonNegativeInt = Field(
         0,
