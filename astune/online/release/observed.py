@@ -40,6 +40,10 @@ class Bucket(NamedTuple):
     challenger: bool
 
 
+LAST = Bucket(2**62, 0, False)
+"""Behind all others."""
+
+
 @dataclass
 class Opinion:
     """Everything that one author said of one exchange."""
@@ -57,7 +61,7 @@ class Minute(NamedTuple):
     """What an arm did on one server in one minute."""
 
     place: Bucket
-    counts: Mapping[str, float]
+    counts: sa.RowMapping
 
 
 @dataclass
@@ -132,7 +136,8 @@ def _to_arrays(total: Mapping[Bucket, float], count: Mapping[Bucket, float]) -> 
 
 def observe(connection: sa.Connection, release: sa.Row[Any]) -> Observed:
     """Read what belongs to a row of `releases`. What an assigned unit did not get or say counts nowhere: what a tester
-    pinned, what came before and after. What was said counts to the stage and arm of its answer, however late it came.
+    pinned, what came before and after. An exchange, and what was said of it, however late, count to the stage and arm
+    of its first answer.
     """
     seen, stays = Observed(), _Stays()
     its = assignments.c
@@ -145,16 +150,16 @@ def observe(connection: sa.Connection, release: sa.Row[Any]) -> Observed:
     seen.in_arms = (len(arms[0]), len(arms[1]))
     places = {}
     its_answers = _of_release(release, requests.c.version, requests.c.answered)
-    for exchange, client, user, conversation, version, answered in connection.execute(_select_exchanges(its_answers)):
+    began = connection.execute(_select_exchanges(its_answers)).all()
+    for exchange, client, user, conversation, version, answered in began:
         place = stays.find(unit_of(client, user, conversation), version == release.challenger, answered)
         if place is not None:
             places[exchange] = place
     seen.exchanges.update(places.values())
-    seen.opinions = _collect_opinions(connection.execute(_select_opinions(its_answers)), places)
-    seen.minutes = [
-        Minute(Bucket(row.minute, stays.stage_at(60.0 * row.minute), row.version == release.challenger), row._asdict())
-        for row in connection.execute(_select_minutes(release, stays.began))
-    ]
+    seen.opinions = _collect_opinions(connection.execute(_select_opinions(its_answers)).all(), places)
+    for row in connection.execute(_select_minutes(release, stays.began)).mappings():
+        stage = stays.stage_at(60.0 * row["minute"])
+        seen.minutes.append(Minute(Bucket(row["minute"], stage, row["version"] == release.challenger), row))
     return seen
 
 
@@ -163,19 +168,20 @@ class _Stays:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._stays: dict[tuple[str, bool], list[tuple[float, int]]] = defaultdict(list)
+        self._stays: dict[tuple[str, bool], list[tuple[float, Bucket]]] = defaultdict(list)
         self._begins: dict[int, float] = {}
 
     def add(self, unit: str, stage: int, challenger: bool, first: float) -> int:
-        self._stays[unit, challenger].append((first, stage))
+        number = self._numbers.setdefault(unit, len(self._numbers))
+        self._stays[unit, challenger].append((first, Bucket(number, stage, challenger)))
         self._begins[stage] = min(first, self._begins.get(stage, first))
-        return self._numbers.setdefault(unit, len(self._numbers))
+        return number
 
     def find(self, unit: str, challenger: bool, answered: float) -> Bucket | None:
         """The entry of an answer: that of the last stage in which the unit had this arm by then."""
-        stays = self._stays.get((unit, challenger), [])
-        place = bisect_right(stays, (answered, math.inf))
-        return Bucket(self._numbers[unit], stays[place - 1][1], challenger) if place else None
+        stays = self._stays.get((unit, challenger))
+        place = 0 if stays is None else bisect_right(stays, (answered, LAST))
+        return None if stays is None or not place else stays[place - 1][1]
 
     @property
     def began(self) -> float:
@@ -192,8 +198,9 @@ def _of_release(release: sa.Row[Any], version: sa.Column[int], time: sa.ColumnEl
 
 
 def _select_exchanges(of: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    each = (requests.c.exchange, requests.c.client, requests.c.user, requests.c.conversation_id, requests.c.version)
-    return sa.select(*each, sa.func.max(requests.c.answered)).where(of).group_by(*each)
+    """Exchanges, as they began."""
+    columns = [requests.c[name] for name in ("exchange", "client", "user", "conversation_id", "version", "answered")]
+    return sa.select(*columns).where(of, requests.c.exchange == requests.c.msg_id)
 
 
 def _select_opinions(of: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -222,27 +229,28 @@ def observe_past(connection: sa.Connection, since: float) -> tuple[Observed, dic
     first: dict[int, float] = {}
     places = {}
     recent = (requests.c.answered >= since) & (requests.c.version >= 0)
-    for exchange, client, user, conversation, _, answered in connection.execute(_select_exchanges(recent)):
+    for exchange, client, user, conversation, _, answered in connection.execute(_select_exchanges(recent)).all():
         unit = numbers.setdefault(unit_of(client, user, conversation), len(numbers))
         places[exchange] = Bucket(unit, 0, False)
         first[unit] = min(answered, first.get(unit, answered))
     seen.exchanges.update(places.values())
-    seen.opinions = _collect_opinions(connection.execute(_select_opinions(recent)), places)
+    seen.opinions = _collect_opinions(connection.execute(_select_opinions(recent)).all(), places)
     return seen, first
 
 
 def _collect_opinions(rows: Iterable[Any], places: Mapping[str, Bucket]) -> list[Opinion]:
     """Put together what one author said of one exchange: under each name the last. What is about several exchanges is
     said of the last one."""
-    last: dict[int, Any] = {}
-    for row in rows:
-        last[row.id] = row
+    last = {row[0]: row for row in rows}
     found: dict[tuple[str, str], Opinion] = {}
-    for row in last.values():
-        if row.exchange not in places:
+    for _, author, kind, name, value, exchange in last.values():
+        if exchange not in places:
             continue
-        judge = row.author.removeprefix(JUDGE) if row.author.startswith(JUDGE) else None
-        its = found.setdefault((row.exchange, row.author), Opinion(places[row.exchange], row.exchange, judge))
-        its.values[row.name] = row.value
-        its.thumb = row.value if row.kind == "thumb" else its.thumb
+        its = found.get((exchange, author))
+        if its is None:
+            judge = author.removeprefix(JUDGE) if author.startswith(JUDGE) else None
+            its = found[exchange, author] = Opinion(places[exchange], exchange, judge)
+        its.values[name] = value
+        if kind == "thumb":
+            its.thumb = value
     return list(found.values())

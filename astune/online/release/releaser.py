@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
 RETRY_SECONDS = 5.0
+READING_SHARE = 0.1
+"""The part of the time that reading figures may take: at 100,000 answers one reading takes seconds."""
 MOST_LOOKS = 200
 """Looks that a release keeps; of more every second one stays."""
 
@@ -60,6 +62,9 @@ class Releaser:
         self._rules = config.astune.online.release
         self._holder = f"{leases.name_of(os.getpid())}/{uuid.uuid4().hex[:8]}"
         self._others = leases.LeaseWatch()
+        self._read: tuple[tuple[int, int], ReleaseFigures] | None = None
+        """The release and stage of the last figures, and those."""
+        self._read_again = 0.0
 
     def run(self, told: Callable[[Release | None], None]) -> None:
         """Go on until Ctrl-C. `told` is told of each look. Where the store takes nothing, that is logged once, and all
@@ -173,7 +178,7 @@ class Releaser:
             logger.warning("stage %d began by a clock that was ahead: it begins now", release.stage + 1)
             return self._write(lambda each: releases.begin_again(each, release, now))
         with self._database.reading() as connection:
-            figures = figures_of(connection, release.number, self._config.astune.online.feedback)
+            figures = self._read_figures(connection, release, now)
             users = _count_users(connection, release)
         decision = decide(release, figures, users, rules, now)
         noted = _with_look(release, figures, decision, now)
@@ -182,6 +187,16 @@ class Releaser:
         if decision.what == "widen":
             return self._write(partial(self._widen, release, rules, decision, noted))
         return self._write(partial(self._end, release, rules, decision, noted))
+
+    def _read_figures(self, connection: sa.Connection, release: Release, now: float) -> ReleaseFigures:
+        """The figures of a release; within a stage those of the last reading, for as long as that was too dear to be
+        done again (`READING_SHARE`)."""
+        stage = release.number, release.stage
+        if self._read is None or self._read[0] != stage or now >= self._read_again:
+            self._read = stage, figures_of(connection, release.number, self._config.astune.online.feedback)
+            done = self._clock()
+            self._read_again = done + (done - now) * (1.0 / READING_SHARE - 1.0)
+        return self._read[1]
 
     def _widen(
         self,

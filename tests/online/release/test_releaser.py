@@ -106,6 +106,23 @@ def test_a_release_that_is_killed_at_any_step_goes_on_from_there(sqlite: Databas
     assert len(world.said(releases.ENDED)) == 1
 
 
+def test_figures_that_take_long_to_read_are_read_less_often(sqlite: Database) -> None:
+    world = World(sqlite)
+    number = world.make(right=0.9)
+    world.tick()
+    times = iter([0.0, 2.0, 10.0, 19.0, 22.0])  # a reading takes 2 seconds: the next is 18 after it at the soonest
+    releaser = world.releaser()
+    releaser._clock = lambda: next(times)
+    seen = []
+    for _ in range(3):
+        with sqlite.reading() as connection:
+            seen.append(releaser._read_figures(connection, world.last(), releaser._clock()))
+        world.meet(20, rate=False, errors={number: 10})
+    assert seen[0] is seen[1] is seen[2]
+    with sqlite.reading() as connection:
+        assert releaser._read_figures(connection, world.last(), 20.0) is not seen[0]
+
+
 def test_of_two_releases_one_acts(sqlite: Database) -> None:
     world = World(sqlite)
     world.make(right=0.9)
