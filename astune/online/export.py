@@ -49,17 +49,14 @@ class ExportFilter:
     version: int | None = None
     user: str | None = None
 
-    def takes(self, answered: float, version: int, user: str | None) -> bool:
-        """True if an episode with this last answer is exported.
-
-        >>> ExportFilter(since=2.0, version=1).takes(2.0, 1, None), ExportFilter(until=2.0).takes(2.0, 1, None)
-        (True, False)
-        """
+    def takes(self, answer: RecordedAnswer) -> bool:
+        """True if an episode with this last answer is exported."""
+        its = answer.heading
         return (
-            (self.since is None or answered >= self.since)
-            and (self.until is None or answered < self.until)
-            and self.version in (None, version)
-            and self.user in (None, user)
+            (self.since is None or its.answered >= self.since)
+            and (self.until is None or its.answered < self.until)
+            and self.version in (None, its.version)
+            and self.user in (None, its.user)
         )
 
     def of_rows(self) -> list[sa.ColumnElement[bool]]:
@@ -149,20 +146,14 @@ def _episodes(connection: sa.Connection, wanted: ExportFilter, rules: FeedbackCo
     for judgement in judgements(connection, rules, VALID):
         judged.update(judgement.msg_ids)
         answers = loaded.answers(judgement.msg_ids)
-        if answers and takes(wanted, answers[-1]):
+        if answers and wanted.takes(answers[-1]):
             yield _row(loaded, answers, judgement, used, names)
     if rated:
         return
     for _, msg_ids in exchanges(connection, wanted, judged):
         answers = loaded.answers(msg_ids)
-        if takes(wanted, answers[-1]):
+        if wanted.takes(answers[-1]):
             yield _row(loaded, answers, None, used, names)
-
-
-def takes(wanted: ExportFilter, answer: RecordedAnswer) -> bool:
-    """True if the answer is wanted."""
-    heading = answer.heading
-    return wanted.takes(heading.answered, heading.version, heading.user)
 
 
 def _row(
@@ -218,7 +209,7 @@ def _corrections(
     loaded = LoadedAnswers(connection)
     for judgement in judgements(connection, rules, VALID):
         answers = loaded.answers(judgement.msg_ids[-1:]) if judgement.corrections else []
-        if answers and takes(wanted, answers[0]):
+        if answers and wanted.takes(answers[0]):
             for _ in judgement.corrections[:-1]:
                 skipped("several corrections of one answer: the newest is taken")
             said = {"role": "assistant", "content": judgement.corrections[-1]}

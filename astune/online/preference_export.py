@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.context_tracker.prompt.messages import meaning
-from astune.online.export import VALID, ExportFilter, LoadedAnswers, Row, takes
+from astune.online.export import VALID, ExportFilter, LoadedAnswers, Row
 from astune.online.store import comparisons
 from astune.online.store.feedback.judgements import judgements, preferences
 from astune.online.store.recorded import RecordedAnswer
@@ -55,7 +55,7 @@ def pair_records(
     for source, candidates in found.items():
         for better, worse, about in candidates() if source in sources else ():
             answers = loaded.answers([better, worse])
-            if len(answers) < 2 or not takes(wanted, answers[0]):
+            if len(answers) < 2 or not wanted.takes(answers[0]):
                 continue
             record = _record(*answers) | {"source": source, **about}
             key = _digest([record["messages"], record["tools"], record["chosen"], record["rejected"]])

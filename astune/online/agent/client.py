@@ -112,10 +112,7 @@ class OnlineClient:
     async def next_comparison(self, **fields: Any) -> Mapping[str, Any] | None:
         """Two answers for a rater to compare, in the fields of `wire.NextPair`; None where there are none."""
         query = read_wire(NextPair, fields).to_json()
-        try:
-            response = await self._http.get(COMPARISONS_PATH, params=query)
-        except httpx.HTTPError as error:
-            raise _away(self.endpoint, COMPARISONS_PATH, error) from None
+        response = await self._ask("GET", COMPARISONS_PATH, params=query)
         _check_status(COMPARISONS_PATH, response)
         found: Mapping[str, Any] | None = response.json()["comparison"]
         return found
@@ -126,19 +123,17 @@ class OnlineClient:
 
     async def health(self) -> None:
         """Check that the service is there and well."""
-        try:
-            response = await self._http.get(HEALTH_PATH)
-        except httpx.HTTPError as error:
-            raise _away(self.endpoint, HEALTH_PATH, error) from None
-        _check_status(HEALTH_PATH, response)
+        _check_status(HEALTH_PATH, await self._ask("GET", HEALTH_PATH))
 
     async def send(self, path: str, body: Body) -> str:
         """Post a body; returns the `message` of the answer."""
+        return _read_acknowledgement(path, await self._ask("POST", path, json=body.to_json()))
+
+    async def _ask(self, method: str, path: str, **content: Any) -> httpx.Response:
         try:
-            response = await self._http.post(path, json=body.to_json())
+            return await self._http.request(method, path, **content)
         except httpx.HTTPError as error:
             raise _away(self.endpoint, path, error) from None
-        return _read_acknowledgement(path, response)
 
 
 def send_feedback(endpoint: str, *, token: str | None = None, timeout: float = TIMEOUT, **fields: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
 import logging
@@ -20,7 +19,7 @@ from astune.errors import OnlineError, nearest
 from astune.online.agent.client import OnlineClient, endpoint_of
 from astune.online.agent.conversation import Conversation
 from astune.online.agent.counts import CauseCounts
-from astune.online.agent.functions import tool_calls_within
+from astune.online.agent.functions import in_production
 from astune.online.agent.outbox import Outbox
 from astune.online.agent.shadow import shadow_run
 from astune.online.agent.spool import Spool
@@ -133,31 +132,15 @@ class DataCollector:
         """`function(question, ...)` that returns a text: each call is a conversation of question, calls of
         `shadow_safe` tools, and answer."""
 
-        def take_call(question: Any, answer: Any, calls: list[RecordedTool]) -> None:
+        def take_call(given: Any, answer: Any, calls: list[RecordedTool]) -> None:
             try:
+                args, kwargs = given
+                question = next(iter(inspect.signature(function).bind(*args, **kwargs).arguments.values()))
                 self._take(_of_function(question, answer, calls, model), None)
             except Exception as error:  # production goes on
                 self._report_error(error)
 
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def call(question: Any, *args: Any, **kwargs: Any) -> Any:
-                with tool_calls_within() as calls:
-                    answer = await function(question, *args, **kwargs)
-                take_call(question, answer, calls)
-                return answer
-
-            return call
-
-        @functools.wraps(function)
-        def call_sync(question: Any, *args: Any, **kwargs: Any) -> Any:
-            with tool_calls_within() as calls:
-                answer = function(question, *args, **kwargs)
-            take_call(question, answer, calls)
-            return answer
-
-        return call_sync
+        return in_production(function, (), take_call)
 
     async def collect(
         self,

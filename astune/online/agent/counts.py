@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from astune.errors import name_error
 from astune.online.agent.writes import DECISIONS
@@ -120,26 +120,15 @@ class RunnerCounts:
     tool_calls: CauseCounts = field(default_factory=CauseCounts)
 
     def stats(self, *, queued: int, outbox: OutboxCounts | None) -> RunnerStats:
+        counted: dict[str, Any] = dict(vars(self))
+        for name in ("skipped", "failed", "trouble", "commits_failed"):
+            counted[name] = dict(counted[name].counts)
+        counted["tool_calls"] = {fate: self.tool_calls.counts[fate] for fate in DECISIONS}
         return RunnerStats(
-            requests=self.requests,
-            selected=self.selected,
-            dropped=self.dropped,
-            skipped=dict(self.skipped.counts),
-            runs=self.runs,
             queued=queued,
-            under_way=self.under_way,
-            unplayed=self.unplayed,
-            rewarded=self.rewarded,
-            unrewarded=self.unrewarded,
-            without_replies=self.without_replies,
-            timed_out=self.timed_out,
-            failed=dict(self.failed.counts),
-            trouble=dict(self.trouble.counts),
-            tool_calls={fate: self.tool_calls.counts[fate] for fate in DECISIONS},
             feedback_sent=outbox.sent if outbox else 0,
             feedback_waiting=outbox.waiting if outbox else 0,
             feedback_refused=dict(outbox.refused.counts) if outbox else {},
             feedback_lost=outbox.lost if outbox else 0,
-            commits=self.commits,
-            commits_failed=dict(self.commits_failed.counts),
+            **counted,
         )

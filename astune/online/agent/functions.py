@@ -127,25 +127,36 @@ def wrap_function(watcher: Watcher, function: Callable[..., Any], client: Any) -
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise OnlineError(f"{function!r} yields its answer; wrap() takes functions that return one, see observe()")
 
+    def tell(given: Any, output: Any, calls: list[RecordedTool]) -> None:
+        _tell(watcher, function, given, output, calls)
+
+    return in_production(function, (client,), tell)
+
+
+def in_production(
+    function: Callable[..., Any], first: tuple[Any, ...], tell: Callable[[Any, Any, list[RecordedTool]], None]
+) -> Callable[..., Any]:
+    """`function` with the arguments `first` given, sync or async as it is. After each call `tell` hears of the further
+    arguments, as (args, kwargs), of what was returned, and of the calls of tools."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def production(*args: Any, **kwargs: Any) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
             with tool_calls_within() as calls:
-                output = await function(client, *args, **kwargs)
-            _tell(watcher, function, (args, kwargs), output, calls)
+                output = await function(*first, *args, **kwargs)
+            tell((args, kwargs), output, calls)
             return output
 
-        return production
+        return call
 
     @functools.wraps(function)
-    def production_sync(*args: Any, **kwargs: Any) -> Any:
+    def call_sync(*args: Any, **kwargs: Any) -> Any:
         with tool_calls_within() as calls:
-            output = function(client, *args, **kwargs)
-        _tell(watcher, function, (args, kwargs), output, calls)
+            output = function(*first, *args, **kwargs)
+        tell((args, kwargs), output, calls)
         return output
 
-    return production_sync
+    return call_sync
 
 
 def _tell(watcher: Watcher, function: Callable[..., Any], given: Any, output: Any, calls: list[RecordedTool]) -> None:

@@ -46,7 +46,7 @@ class VersionSampler:
     def _choose(self, client: str, versions: tuple[int, int]) -> tuple[RecordedAnswer | None, dict[int, str]]:
         """The request, and the answers that these versions gave to it already."""
         with self._database.reading() as connection:
-            for msg_id in comparisons.find_questions(connection, client):
+            for msg_id in comparisons.find_newest(connection, client):
                 known = comparisons.find_sampled(connection, msg_id)
                 both = [known[number] for number in versions if number in known]
                 is_done = len(both) == len(versions)

@@ -45,10 +45,6 @@ class RulesOfFollowing:
         self._wishes: tuple[str, ...] = tuple(map(_plain, shipped["wishes"]))
 
     async def judge(self, seen: Followed) -> FollowVerdict:
-        return self.vote(seen)
-
-    def vote(self, seen: Followed) -> FollowVerdict:
-        """The same as `judge`, which has nothing to wait for."""
         if seen.kind != "message":
             alike = seen.kind != "edit" or _is_again(seen.question, seen.said)
             hint = seen.said[:MOST_HINT] if seen.kind == "corrected" else None

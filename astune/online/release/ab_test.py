@@ -24,7 +24,25 @@ METRICS = {"user_satisfaction": "reward", "accuracy": "judged", "thumbs": "thumb
 Result = TypeVar("Result")
 
 
-class ABTest:
+class ServiceStore:
+    """The store of a service, whose configuration is `conf`, or the default one, with `keys` over it."""
+
+    def __init__(self, conf: str | None, keys: Mapping[str, Any]) -> None:
+        overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+        self.config = load_config(None if conf is None else Path(conf), overrides, for_run=False).config
+
+    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """The result of `work`. Raises StoreError where there is no store."""
+        with closing(open_existing(store_url(self.config))) as database, database.reading() as connection:
+            return work(connection)
+
+    def write(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """The same, in a transaction."""
+        with closing(open_existing(store_url(self.config))) as database:
+            return database.write(work)
+
+
+class ABTest(ServiceStore):
     """A test of two versions on the users of a running service, whose configuration is `conf`. `model_a` is champion;
     versions are named as in `astune online versions list`. A user keeps the version that he got.
 
@@ -46,13 +64,12 @@ class ABTest:
             if metric not in METRICS:
                 raise ConfigError(f"metrics: got {metric!r}; expected {', '.join(METRICS)}.{nearest(metric, METRICS)}")
         self._names, self._share, self._metrics = (model_a, model_b), traffic["b"], tuple(metrics)
-        overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
-        self.config = load_config(None if conf is None else Path(conf), overrides, for_run=False).config
+        super().__init__(conf, keys)
 
     def run(self, test_duration_days: float = 7.0) -> dict[str, dict[str, float]]:
         """Begin the test, or go on with it, wait so many days, and tell the metrics of `a` and `b`. One that too little
         is known of is not a number (`math.nan`). `figures` has intervals, alarms and what guards the test."""
-        self._write(self._begin)
+        self.write(self._begin)
         time.sleep(test_duration_days * 86400.0)
         found = self.figures()
         results: dict[str, dict[str, float]] = {"a": {}, "b": {}}
@@ -67,9 +84,8 @@ class ABTest:
 
     def figures(self) -> ReleaseFigures:
         """All that is known of the test by now."""
-        with closing(open_existing(store_url(self.config))) as database, database.reading() as connection:
-            release = load_release(connection, *self._find(connection))
-            return figures_of(connection, release.id, self.config.astune.online.feedback)
+        said = self.config.astune.online.feedback
+        return self.read(lambda each: figures_of(each, load_release(each, *self._find(each)).id, said))
 
     def switch_traffic(self, model: Literal["a", "b"], share: float = 1.0) -> None:
         """End the test: `b` becomes champion, or gets no traffic any more."""
@@ -88,7 +104,7 @@ class ABTest:
             if model == "b":
                 succession.promote(connection, aliases.resolve(connection, f"v{b}"), why=why, now=now)
 
-        self._write(switch)
+        self.write(switch)
 
     def _begin(self, connection: sa.Connection) -> None:
         a, b = self._find(connection)
@@ -109,7 +125,3 @@ class ABTest:
     def _find(self, connection: sa.Connection) -> tuple[int, int]:
         a, b = (aliases.resolve(connection, name).number for name in self._names)
         return a, b
-
-    def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        with closing(open_existing(store_url(self.config))) as database:
-            return database.write(work)

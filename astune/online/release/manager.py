@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
-from astune.config.load import load_config
-from astune.online.place import online_folder, store_url, versions_folder
-from astune.online.release.ab_test import ABTest
+from astune.online.place import online_folder, versions_folder
+from astune.online.release.ab_test import ABTest, ServiceStore
 from astune.online.store import aliases, registry, succession
 from astune.online.store.versions import ModelVersion, load_tree
 from astune.online.training.checkpoint import check_version
-from astune.store.database import open_existing
 
-Result = TypeVar("Result")
 WHY = "astune.rl"
 
 
-class VersionManager:
+class VersionManager(ServiceStore):
     """The versions of a service. Its configuration is `conf`, or the default one, with `keys` over it, as
     `astune.online.folder`. Raises StoreError where there is no store yet."""
 
     def __init__(self, conf: str | None, keys: Mapping[str, Any]) -> None:
+        super().__init__(conf, keys)
         self._conf, self._keys = conf, dict(keys)
-        overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
-        self.config = load_config(None if conf is None else Path(conf), overrides, for_run=False).config
 
     def create_version(self, name: str) -> str:
         """Call champion so, and return it as v7. Where it has a name, this one is an alias of it: the name stays."""
@@ -44,7 +37,7 @@ class VersionManager:
                 aliases.move(connection, name, to=version.number, **said)
             return version.number
 
-        return f"v{self._write(call)}"
+        return f"v{self.write(call)}"
 
     def rollback(self, version: str) -> str:
         """Let a version answer again, and return it as v7. All that was made from it since, on the way to champion, is
@@ -61,7 +54,7 @@ class VersionManager:
                 succession.roll_back(connection, child, target, role="command", **said)
             return target.number
 
-        return f"v{self._write(go)}"
+        return f"v{self.write(go)}"
 
     def create_ab_test(self, version_a: str, version_b: str, traffic_ratio: Mapping[str, float]) -> ABTest:
         """A test of two versions on the users of the service: see `astune.rl.ABTestFramework`."""
@@ -69,12 +62,11 @@ class VersionManager:
 
     def find_waiting(self) -> list[ModelVersion]:
         """Find the versions that commits made from champion and that do not answer yet, the newest first."""
-        with closing(open_existing(store_url(self.config))) as database, database.reading() as connection:
-            return succession.waiting(connection)
+        return self.read(succession.waiting)
 
     def promote(self, number: int) -> None:
         """Let a version answer."""
-        self._write(lambda each: succession.promote(each, self._find(each, f"v{number}"), why=WHY, now=time.time()))
+        self.write(lambda each: succession.promote(each, self._find(each, f"v{number}"), why=WHY, now=time.time()))
 
     def refuse(self, number: int) -> None:
         """Go back from a version, and from all that was made from it."""
@@ -85,7 +77,7 @@ class VersionManager:
             said: dict[str, Any] = {"forget": False, "why": WHY, "now": time.time()}
             succession.roll_back(connection, version, target, role="command", **said)
 
-        self._write(go)
+        self.write(go)
 
     def model_of(self, version: ModelVersion) -> str:
         """The folder of its model."""
@@ -97,7 +89,3 @@ class VersionManager:
         version = aliases.resolve(connection, name)
         check_version(versions_folder(online_folder(self.config)), version)
         return version
-
-    def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        with closing(open_existing(store_url(self.config))) as database:
-            return database.write(work)

@@ -57,4 +57,4 @@ def lines(
     if since is not None:
         chosen = chosen.where(audit.c.time >= since)
     for row in connection.execute(chosen):
-        yield AuditLine(row.id, row.time, row.role, row.what, row.subject, row.details)
+        yield AuditLine(*row)

@@ -135,7 +135,7 @@ def every_vote(connection: sa.Connection, client: str | None = None) -> list[Rat
 def find_with_choices(connection: sa.Connection, client: str) -> list[str]:
     """Find the client's newest requests with several answers."""
     several = sa.select(turns.c.msg_id).group_by(turns.c.msg_id).having(sa.func.count() > 1)
-    return _newest(connection, client, requests.c.msg_id.in_(several))
+    return find_newest(connection, client, requests.c.msg_id.in_(several))
 
 
 def find_attempts(
@@ -147,7 +147,7 @@ def find_attempts(
         beside.c.conversation_id == requests.c.conversation_id, beside.c.msg_id != requests.c.msg_id
     )
     of_task = requests.c.task_id.is_not(None) if task_id is None else requests.c.task_id == task_id
-    ids = _newest(connection, client, lonely, of_task)
+    ids = find_newest(connection, client, lonely, of_task)
     columns = requests.c.msg_id, requests.c.task_id, requests.c.user
     whose = {
         row.msg_id: (row.task_id, row.user)
@@ -157,11 +157,6 @@ def find_attempts(
     for msg_id in reversed(ids):
         found.setdefault(whose[msg_id], []).append(msg_id)
     return {key: some for key, some in found.items() if len(some) > 1}
-
-
-def find_questions(connection: sa.Connection, client: str) -> list[str]:
-    """Find the client's newest requests that came from outside, for other versions to answer them too."""
-    return _newest(connection, client)
 
 
 def find_sampled(connection: sa.Connection, msg_id: str) -> dict[int, str]:
@@ -182,8 +177,9 @@ def find_copies(connection: sa.Connection, conversations: Sequence[str]) -> set[
     )
 
 
-def _newest(connection: sa.Connection, client: str, *where: sa.ColumnElement[bool]) -> list[str]:
-    """The newest first: recorded whole, by a version of ours, and for somebody else than raters."""
+def find_newest(connection: sa.Connection, client: str, *where: sa.ColumnElement[bool]) -> list[str]:
+    """Find the client's newest requests, the newest first: recorded whole, by a version of ours, and for somebody else
+    than raters."""
     copied = sa.func.coalesce(requests.c.run_id, "").startswith(COPIED)
     ours = requests.c.client == client, requests.c.redacted.is_(False), requests.c.version >= 0, ~copied
     order = requests.c.answered.desc(), requests.c.msg_id

@@ -51,4 +51,4 @@ def newest_answers(connection: sa.Connection, most: int) -> list[sa.RowMapping]:
 def newest_lines(connection: sa.Connection, most: int) -> list[AuditLine]:
     """Load the last so many lines of the audit, the newest first."""
     rows = connection.execute(sa.select(audit).order_by(audit.c.id.desc()).limit(most))
-    return [AuditLine(row.id, row.time, row.role, row.what, row.subject, row.details) for row in rows]
+    return [AuditLine(*row) for row in rows]

@@ -167,18 +167,5 @@ def _change(connection: sa.Connection, release: Release, values: Mapping[str, An
 
 
 def _release(row: sa.Row[Any]) -> Release:
-    return Release(
-        row.id,
-        row.champion,
-        row.challenger,
-        row.salt,
-        row.state,
-        row.stage,
-        row.share,
-        row.began,
-        row.stage_began,
-        row.ended,
-        row.reason,
-        row.settings,
-        row.figures,
-    )
+    fields: list[Any] = list(row)[:-1]  # in the order of the columns, of which `open` is the last
+    return Release(*fields)

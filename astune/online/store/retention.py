@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -18,6 +18,7 @@ from astune.online.store import comparisons
 from astune.online.store.answers import chunks, find_of
 from astune.online.store.assignments import unit_of
 from astune.online.store.feedback.rows import RATER
+from astune.online.store.versions import load_tree
 from astune.store.database import Database, copies_of
 from astune.store.tables import (
     assignments,
@@ -32,7 +33,6 @@ from astune.store.tables import (
     requests,
     samples,
     turns,
-    versions,
 )
 
 DAY = 86400.0
@@ -159,7 +159,9 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
         return done
     with database.reading() as connection:
         done.versions = _find_versions(connection, found, opinions)
-        done.heirs = descendants_of(connection, done.versions)
+        tree = load_tree(connection)
+        heirs = set[int]().union(*map(tree.heirs, done.versions))
+        done.heirs = sorted(heirs - set(done.versions))
         if whose.user is not None and not whose.rated:
             rated = connection.execute(_RATED, {"its_user": whose.user}).all()
             done.kept = sorted({conversation for conversation, _ in rated} - set(found))
@@ -185,18 +187,6 @@ def delete(database: Database, whose: DeletionScope, *, role: audit_lines.Role, 
         with database.engine.connect() as connection:  # outside a transaction: the log goes into the file
             connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return done
-
-
-def descendants_of(connection: sa.Connection, roots: Iterable[int]) -> list[int]:
-    """The versions that were made from `roots`, directly or over other versions."""
-    parents = connection.execute(sa.select(versions.c.version, versions.c.parent).order_by(versions.c.version)).all()
-    family = set(roots)
-    found = []
-    for version, parent in parents:  # a parent's number is lower
-        if parent in family and version not in family:
-            family.add(version)
-            found.append(version)
-    return found
 
 
 def _find(database: Database, whose: DeletionScope) -> tuple[list[str], list[int], set[str], set[str]]:

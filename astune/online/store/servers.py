@@ -80,10 +80,3 @@ def add_traffic(connection: sa.Connection, server: str, counts: Mapping[tuple[in
     for (minute, version), count in counts.items():
         key = {"minute": minute, "server": server, "version": version}
         insert_or_add(connection, traffic, key, vars(count))
-
-
-def traffic_of(connection: sa.Connection, version: int, since: float = 0.0) -> Traffic:
-    """The sums of a version over all servers, of the minutes from `since` on, in seconds since 1970."""
-    columns = [sa.func.coalesce(sa.func.sum(traffic.c[field.name]), 0).label(field.name) for field in fields(Traffic)]
-    chosen = sa.select(*columns).where(traffic.c.version == version, traffic.c.minute >= int(since // 60))
-    return Traffic(**connection.execute(chosen).one()._mapping)

@@ -179,7 +179,7 @@ def _move_previous(
 def _forget(connection: sa.Connection, away: Sequence[int], now: float, role: audit.Role) -> int:
     count = 0
     for number in away:
-        count += feedback.leave_out(connection, number, ROLLED_BACK, now, role)
+        count += feedback.mark_trained(connection, number, "left_out", ROLLED_BACK, now, role)
         version = find(connection, number)
         if version is not None and version.commit_id is not None:
             learned.leave_out(connection, version.commit_id, ROLLED_BACK)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from astune.errors import StoreError
 from astune.online.store.aliases import every_alias, resolve
 from astune.online.store.answers import find_judged, load_answers
+from astune.online.store.versions import load_tree
 from astune.store.tables import (
     commits,
     conversations,
@@ -206,7 +207,7 @@ def trace_version(connection: sa.Connection, version: int) -> VersionTrace:
     exposed = sa.select(sa.func.count()).where(exposures.c.version == version)
     return VersionTrace(
         version=version,
-        parents=_parents(parent_of, version),
+        parents=tuple(load_tree(connection).path(version)[1:]),
         children=tuple(sorted(child for child, parent in parent_of.items() if parent == version)),
         made=row.made,
         folder=row.folder,
@@ -222,15 +223,6 @@ def trace_version(connection: sa.Connection, version: int) -> VersionTrace:
         aliases=tuple(alias.name for alias in every_alias(connection) if alias.version == version),
         **{name: getattr(row, name) for name in ("name", "origin", "held", "pruned")},
     )
-
-
-def _parents(parent_of: Mapping[int, int | None], version: int) -> tuple[int, ...]:
-    found: list[int] = []
-    parent = parent_of.get(version)
-    while parent is not None and parent not in found:
-        found.append(parent)
-        parent = parent_of.get(parent)
-    return tuple(found)
 
 
 def _feedback_on(connection: sa.Connection, msg_id: str) -> tuple[TracedFeedback, ...]:

@@ -132,36 +132,10 @@ def register(connection: sa.Connection, configured: ModelVersion) -> None:
 
 
 def _row_of(version: ModelVersion) -> dict[str, object]:
-    return {
-        "version": version.number,
-        "parent": version.parent,
-        "commit_id": version.commit_id,
-        "folder": version.folder,
-        "sha256": version.sha256,
-        "made": version.made,
-        "config": dict(version.config),
-        "figures": dict(version.figures),
-        "name": version.name,
-        "probes": None if version.probes is None else dict(version.probes),
-        "origin": version.origin,
-        "pruned": version.pruned,
-        "held": version.held,
-    }
+    fields = {name: value for name, value in vars(version).items() if name != "number"}
+    return {"version": version.number} | fields
 
 
 def _version(row: sa.Row[Any]) -> ModelVersion:
-    return ModelVersion(
-        row.version,
-        row.parent,
-        row.commit_id,
-        row.folder,
-        row.sha256,
-        row.made,
-        row.config,
-        row.figures,
-        row.name,
-        row.probes,
-        row.origin,
-        row.pruned,
-        row.held,
-    )
+    """Fields stand in the order of the columns."""
+    return ModelVersion(*row)

@@ -200,7 +200,7 @@ def _count_again(connection: sa.Connection, origin: BaseChoice, now: float) -> N
     while lost is not None and lost.number != base.number:
         if lost.commit_id is not None:
             learned.forget(connection, lost.commit_id)
-        count = feedback.count_again(connection, lost.number, now)
+        count = feedback.mark_trained(connection, lost.number, "counts", f"v{lost.number} is lost", now, "train")
         audit.say(connection, "train", "version lost", str(lost.number), now=now, base=base.number, feedback=count)
         lost = versions.parent_of(connection, lost)
 

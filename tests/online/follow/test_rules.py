@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 from astune.config.online import FollowConfig
@@ -16,7 +17,7 @@ ASKED = "Ben has 5 pens. Omar gives Ben 2 more. How many pens does Ben have now?
 
 def vote(said: str, kind: Kind = "message", **keys: Any) -> FollowVerdict:
     rules = RulesOfFollowing(FollowConfig.model_validate({"judge": "rules", **keys}))
-    return rules.vote(Followed(kind, ASKED, "8", (), said))
+    return asyncio.run(rules.judge(Followed(kind, ASKED, "8", (), said)))
 
 
 @each_row(

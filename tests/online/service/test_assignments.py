@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 from astune.online.store.aliases import CHAMPION, move, promote
 from astune.online.store.assignments import LastAnswer, TrafficPlan, assign, decide, load_plan
+from astune.online.store.overview import COUNTS, traffic_by_version
 from astune.online.store.releases import Release
-from astune.online.store.servers import traffic_of
 from astune.online.store.versions import ModelVersion, add
 from astune.store import tables
 from astune.testing import ScriptedPolicy
@@ -165,7 +165,7 @@ async def test_a_prompt_that_fits_one_version_only_is_answered_by_that(store, ma
         assert assigned(database) == [(f"user::{names['champion']}", 0, "champion")]
         await client.service.poll()
         with database.reading() as connection:
-            assert [traffic_of(connection, number).errors for number in (0, 1)] == [0, 0]
+            assert not any(counts["errors"] for counts in traffic_by_version(connection, since=0.0).values())
 
 
 async def test_an_operator_chooses_a_version_and_counts_in_no_figure(store, make_service, monkeypatch):
@@ -191,7 +191,7 @@ async def test_an_operator_chooses_a_version_and_counts_in_no_figure(store, make
         await client.service.poll()
         with database.reading() as connection:
             assert set(connection.scalars(sa.select(tables.turns.c.excluded))) == {"operator"}
-            assert traffic_of(connection, 1).requests == traffic_of(connection, 0).requests == 0
+            assert traffic_by_version(connection, since=0.0) == {}
         assert assigned(database) == []
 
 
@@ -221,8 +221,7 @@ async def test_requests_are_counted_by_version_with_those_that_fail(store, make_
         for _ in range(2):  # what was written is not written again
             await client.service.poll()
         with client.service.database.reading() as connection:
-            found = traffic_of(connection, 0, since=600.0)
+            found = traffic_by_version(connection, since=600.0)[0]
             assert connection.scalar(sa.select(sa.func.count(sa.distinct(tables.traffic.c.minute)))) > 1
-        figures = (found.requests, found.errors, found.empty, found.slow, found.tool_calls, found.tool_failures)
-        assert figures == (5, 1, 1, 4, 1, 1)
-        assert found.seconds == 160.0 and found.tokens > 40
+        assert [found[name] for name in COUNTS[:6]] == [5, 1, 1, 4, 1, 1]
+        assert found["seconds"] == 160.0 and found["tokens"] > 40

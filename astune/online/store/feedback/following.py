@@ -15,11 +15,10 @@ import sqlalchemy as sa
 from astune.config.online import FeedbackConfig
 from astune.judging.agreement import cohen_kappa
 from astune.online.store import audit
-from astune.online.store.answers import chunks, find_judged, find_of, load_answers
-from astune.online.store.feedback.judgements import UnratedExchange
+from astune.online.store.answers import chunks, find_of
+from astune.online.store.feedback.judgements import UnratedExchange, load_exchanges
 from astune.online.store.feedback.outliers import WINDOW, ScoreStats, deviations
-from astune.online.store.feedback.rows import JUDGE, FeedbackRow, load, write_state
-from astune.online.store.feedback.rules import ACCEPTED
+from astune.online.store.feedback.rows import JUDGE, FeedbackRow, hold, load
 from astune.store.tables import audit as audit_table
 from astune.store.tables import feedback, feedback_messages, requests
 
@@ -77,17 +76,7 @@ def keep_followed(connection: sa.Connection, exchanges: Collection[str]) -> list
     redacted = sa.select(requests.c.exchange).where(requests.c.redacted)
     done = find_of(connection, exchanges, lambda some: spoken.where(_OF_FOLLOWING, requests.c.exchange.in_(some)))
     done |= find_of(connection, exchanges, lambda some: redacted.where(requests.c.exchange.in_(some)))
-    known = load_answers(connection, [exchange for exchange in exchanges if exchange not in done])
-    last: dict[str, tuple[int, str, float]] = {}
-    for answer in known.values():
-        last[answer.exchange] = max(
-            last.get(answer.exchange, (-1, "", 0.0)), (answer.number, answer.msg_id, answer.answered)
-        )
-    return [
-        UnratedExchange(exchange, find_judged(known, [last[exchange][1]]), known[exchange].client, last[exchange][2])
-        for exchange in exchanges
-        if exchange in last and exchange in known
-    ]
+    return load_exchanges(connection, [exchange for exchange in exchanges if exchange not in done])
 
 
 @dataclass(frozen=True)
@@ -147,9 +136,7 @@ def check_following(connection: sa.Connection, rules: FeedbackConfig, now: float
         trusted = _decide_trust(connection, author, rules, now)
         its_own = feedback.c.author == author
         if not trusted:
-            for row in load(connection, its_own, feedback.c.state == "counts"):
-                if row.reason != ACCEPTED:
-                    write_state(connection, row, "held", WHY_HELD, now, "train")
+            hold(connection, (its_own,), WHY_HELD, now, "train")
         else:
             released += load(connection, its_own, feedback.c.state == "held", feedback.c.reason == WHY_HELD)
     if rules.hold_outliers is not None:
@@ -241,9 +228,7 @@ def _hold_outliers(connection: sa.Connection, rules: FeedbackConfig, most: float
     for client, user in _far_off(of_client, rules.most - rules.least, most):
         its_rows = sa.select(feedback_messages.c.feedback_id).join(requests, _ITS_REQUEST)
         its_rows = its_rows.where(requests.c.client == client, requests.c.user == user)
-        for row in load(connection, _OF_FOLLOWING, feedback.c.state == "counts", feedback.c.id.in_(its_rows)):
-            if row.reason != ACCEPTED:
-                write_state(connection, row, "held", WHY_OUTLIER, now, "train")
+        hold(connection, (_OF_FOLLOWING, feedback.c.id.in_(its_rows)), WHY_OUTLIER, now, "train")
 
 
 def _far_off(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
 from astune.online.store import audit
-from astune.online.store.answers import KnownAnswer, chunks, find_judged, find_of, load_answers
+from astune.online.store.answers import KnownAnswer, find_judged, find_of, load_answers
 from astune.online.store.feedback.figures import JUDGE_FAILED
 from astune.online.store.feedback.rows import FeedbackRow, load
 from astune.store.tables import feedback, feedback_messages, requests
@@ -186,7 +186,6 @@ def find_unrated(connection: sa.Connection, after: float, until: float) -> list[
 
 def keep_unrated(connection: sa.Connection, exchanges: Collection[str]) -> list[UnratedExchange]:
     """Keep the exchanges without a score, in the same order."""
-    known = load_answers(connection, exchanges)
     scored = (
         sa.select(requests.c.exchange)
         .join(feedback_messages, feedback_messages.c.msg_id == requests.c.msg_id)
@@ -194,32 +193,27 @@ def keep_unrated(connection: sa.Connection, exchanges: Collection[str]) -> list[
         .where(feedback.c.value.is_not(None), feedback.c.state.in_(SPOKEN))
     )
     rated = find_of(connection, exchanges, lambda some: scored.where(requests.c.exchange.in_(some)))
-    answered = _find_last_answers(connection, exchanges)
-    numbers: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    return load_exchanges(connection, [exchange for exchange in exchanges if exchange not in rated])
+
+
+def load_exchanges(connection: sa.Connection, exchanges: Collection[str]) -> list[UnratedExchange]:
+    """Load the exchanges that are known, in the same order."""
+    known = load_answers(connection, exchanges)
+    of_exchange: dict[str, list[KnownAnswer]] = defaultdict(list)
     for answer in known.values():
-        numbers[answer.exchange].append((answer.number, answer.msg_id))
-    return [
-        UnratedExchange(
-            exchange=exchange,
-            msg_ids=find_judged(known, [max(numbers[exchange])[1]]),
-            client=known[exchange].client,
-            answered=answered[exchange],
-        )
-        for exchange in exchanges
-        if exchange not in rated and exchange in known
-    ]
+        of_exchange[answer.exchange].append(answer)
+    found = []
+    for exchange in exchanges:
+        if exchange in known:
+            answers = of_exchange[exchange]
+            last = max(answers, key=lambda each: (each.number, each.msg_id))
+            answered = max(each.answered for each in answers)
+            judged = find_judged(known, [last.msg_id])
+            found.append(UnratedExchange(exchange, judged, known[exchange].client, answered))
+    return found
 
 
 def failures(connection: sa.Connection, exchange: str, author: str) -> int:
     """Count how often the judge `author` has failed on an exchange."""
     lines = audit.lines(connection, subjects=[exchange], what=JUDGE_FAILED)
     return sum(line.details.get("judge", author) == author for line in lines)
-
-
-def _find_last_answers(connection: sa.Connection, exchanges: Collection[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for some in chunks(exchanges):
-        last = sa.select(requests.c.exchange, sa.func.max(requests.c.answered))
-        rows = connection.execute(last.where(requests.c.exchange.in_(some)).group_by(requests.c.exchange))
-        found.update({str(exchange): float(when) for exchange, when in rows})
-    return found

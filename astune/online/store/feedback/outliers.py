@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from astune.config.online import FeedbackConfig
-from astune.online.store.feedback.rows import JUDGE, load, write_state
-from astune.online.store.feedback.rules import ACCEPTED
+from astune.online.store.feedback.rows import JUDGE, hold
 from astune.store.tables import feedback
 
 LEAST_VALUES = 10
@@ -77,9 +76,8 @@ def hold_outliers(connection: sa.Connection, rules: FeedbackConfig, now: float) 
             if off > rules.hold_outliers:
                 theirs = (feedback.c.client == client, feedback.c.author == author)
                 other_scores = feedback.c.value.is_not(None) & (feedback.c.name != name)
-                for row in load(connection, *theirs, ~other_scores, feedback.c.state == "counts"):
-                    if row.reason != ACCEPTED:
-                        write_state(connection, row, "held", "this author's mean is far off everyone's", now, "train")
+                why = "this author's mean is far off everyone's"
+                hold(connection, (*theirs, ~other_scores), why, now, "train")
 
 
 def _values(

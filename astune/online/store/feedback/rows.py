@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from astune.store.tables import feedback, feedback_messages
 
 JUDGE = "judge:"
 """The names of authors that are judges begin so."""
+ACCEPTED = "accepted by hand"
+"""The reason of feedback that a person has accepted: no rule holds it again."""
 RATER = "rater:"
 """The names of authors whom the operator asked to compare answers begin so: they are no users."""
 
@@ -115,6 +118,15 @@ def write_state(
     connection.execute(_UPDATE, {"its_id": row.id, "target": row.target, "state": state, "reason": reason})
     if state != row.state:
         note(connection, row, f"feedback_{state}", now, role, before=row.state, reason=reason)
+
+
+def hold(
+    connection: sa.Connection, which: Sequence[sa.ColumnElement[bool]], reason: str, now: float, role: audit.Role
+) -> None:
+    """Hold the counting feedback that fulfils the conditions, unless a person has accepted it."""
+    for row in load(connection, *which, feedback.c.state == "counts"):
+        if row.reason != ACCEPTED:
+            write_state(connection, row, "held", reason, now, role)
 
 
 def note(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from astune.config.online import FeedbackConfig
 from astune.online.store.answers import KnownAnswer
-from astune.online.store.feedback.rows import FeedbackRow
+from astune.online.store.feedback.rows import ACCEPTED, FeedbackRow
 
 STATES: Mapping[str, str] = {
     "counts": "the next commit may train on it",
@@ -22,10 +22,6 @@ STATES: Mapping[str, str] = {
     "refused it",
 }
 """Every state that feedback can be in."""
-
-
-ACCEPTED = "accepted by hand"
-"""The reason of feedback that a person has accepted: no rule holds it again."""
 
 
 @dataclass(frozen=True)

@@ -207,29 +207,15 @@ def mark(
             write_state(connection, row, state, reason, now, role)
 
 
-def count_again(connection: sa.Connection, version: int, now: float, role: Role = "train") -> int:
-    """Let everything count anew that a version was made from which is lost. How much that is."""
+def mark_trained(
+    connection: sa.Connection, version: int, state: Literal["counts", "left_out"], reason: str, now: float, role: Role
+) -> int:
+    """Let what a version was made from count anew, or never be learned again. How much that is."""
     lock(connection)
     rows = load(connection, feedback.c.state == "trained", feedback.c.reason == f"v{version}")
     for row in rows:
-        write_state(connection, row, "counts", f"v{version} is lost", now, role)
+        write_state(connection, row, state, reason, now, role)
     return len(rows)
-
-
-def leave_out(connection: sa.Connection, version: int, reason: str, now: float, role: Role) -> int:
-    """Never learn again from what a version was made from. How much that is."""
-    lock(connection)
-    rows = load(connection, feedback.c.state == "trained", feedback.c.reason == f"v{version}")
-    for row in rows:
-        write_state(connection, row, "left_out", reason, now, role)
-    return len(rows)
-
-
-def decide_again(
-    connection: sa.Connection, rows: Sequence[FeedbackRow], rules: FeedbackConfig, now: float, role: Role
-) -> None:
-    """Decide on feedback that a person has accepted: by all rules but the limits."""
-    _decide(connection, [replace(row, state="accepted") for row in rows], rules, now, role)
 
 
 def count_rated(connection: sa.Connection) -> tuple[int, int]:
@@ -380,7 +366,7 @@ def accept(
     are then."""
     for row in rows:
         note(connection, row, "feedback_accepted", now, "command")
-    decide_again(connection, list(rows), rules, now, "command")
+    _decide(connection, [replace(row, state="accepted") for row in rows], rules, now, "command")
     return load(connection, feedback.c.id.in_([row.id for row in rows]))
 
 
