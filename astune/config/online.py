@@ -260,7 +260,9 @@ class ReleaseConfig(Section):
     min_hours: NonNegativeFloat = Field(1.0, description="before a stage ends")
     max_hours: PositiveFloat = Field(336.0, description="a stage that is not decided by then is held, and says why")
     cool_down_hours: NonNegativeFloat = Field(1.0, description="from a release that did not end well to the next one")
-    look_seconds: PositiveFloat = Field(10.0, description="from one look at the figures to the next")
+    look_seconds: PositiveFloat = Field(
+        10.0, description="from one look at the figures to the next; nine times as long as a look takes at least"
+    )
     gate_tasks: NonNegativeInt = Field(
         100,
         description="held-out tasks of astune.task_reader that both versions play before a user meets the challenger: "
