@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from astune.config.load import LoadedConfig, load_config
-from astune.training import dynamic_sampling
+from astune.training import run
 from astune.types import Episode, EpisodeError, Group, Sample, StopReason, Task, Verdict
 from tests.agents.golden import from_golden, golden_path
 
@@ -146,7 +146,7 @@ def replayed(folder: Path, patch: pytest.MonkeyPatch, step: str, *overrides: str
     async def recorded(*_: object) -> Sequence[Group]:
         return steps()[step]
 
-    patch.setattr(dynamic_sampling, "roll_out", recorded)
+    patch.setattr(run, "roll_out", recorded)
     (folder / "train.jsonl").write_text(json.dumps({"query": "as recorded"}))
     job = folder / "job.yaml"
     job.write_text(JOB.format(runs=folder / "runs"))

@@ -85,8 +85,12 @@ async def test_updates_under_load_fail_nobody_and_a_conversation_meets_one_versi
 
 @pytest.mark.release
 async def test_500_updates_of_a_model_under_load_leave_memory_as_it_was(tmp_path):
+    # Few conversations are kept, so that as many are in memory after a tenth of the updates as at the end.
     config = configured(
-        f"sqlite:///{tmp_path}/online.db", online={"folder": str(tmp_path)}, rollout={"max_concurrent": 8}
+        f"sqlite:///{tmp_path}/online.db",
+        max_conversations=100,
+        online={"folder": str(tmp_path)},
+        rollout={"max_concurrent": 8},
     )
     service = OnlineService(config, local_model(config))
     versions, statuses, memory = await update_under_load(service, 500)
