@@ -105,8 +105,8 @@ class Releaser:
             if release.state == "staged" and has_gate(self._config):
                 return self._write(partial(self._advance, release, "gate", "held-out tasks are played"))
             if release.state == "staged":
-                return self._write(partial(self._test, release, rules, GateResult("passed", [SKIPPED])))
-            return self._pass_gate(release, rules)
+                return self._judge_gate(release, rules, GateResult("passed", [SKIPPED]))
+            return self._judge_gate(release, rules, self._play(release))
 
     def _write(self, step: Callable[[sa.Connection], Release]) -> Release:
         """Do a step in a transaction that keeps the lease. Raises StoreError where another process has it."""
@@ -151,10 +151,10 @@ class Releaser:
         pause = HOUR * self._rules.cool_down_hours
         return 0.0 if last.ended > now + pause else last.ended + pause
 
-    def _pass_gate(self, release: Release, rules: ReleaseConfig) -> Release:
-        found = self._play(release)
+    def _judge_gate(self, release: Release, rules: ReleaseConfig, found: GateResult) -> Release:
         if found.verdict == "passed":
-            return self._write(partial(self._test, release, rules, found))
+            why = "; ".join(found.lines)
+            return self._write(partial(self._enter_stage, release, rules, 0, why, _with_gate(release, found)))
         what: Ruling = (
             Ruling("roll_back", "; ".join(["lost the gate", *found.lines]))
             if found.verdict == "worse"
@@ -162,11 +162,18 @@ class Releaser:
         )
         return self._write(partial(self._end, release, rules, what, _with_gate(release, found)))
 
-    def _test(self, release: Release, rules: ReleaseConfig, gate: GateResult, connection: sa.Connection) -> Release:
-        """Let the first users meet it."""
-        noted = releases.note(connection, release, _with_gate(release, gate), None)
-        why, now = "; ".join(gate.lines), self._clock()
-        return releases.advance(connection, noted, "testing", stage=0, share=rules.stages[0], why=why, now=now)
+    def _enter_stage(
+        self,
+        release: Release,
+        rules: ReleaseConfig,
+        stage: int,
+        why: str,
+        figures: dict[str, Any],
+        connection: sa.Connection,
+    ) -> Release:
+        """Let the users of a stage meet it."""
+        noted, share = releases.note(connection, release, figures, None), rules.stages[stage]
+        return releases.advance(connection, noted, "testing", stage=stage, share=share, why=why, now=self._clock())
 
     def _advance(self, release: Release, state: releases.Open, why: str, connection: sa.Connection) -> Release:
         now = self._clock()
@@ -185,7 +192,8 @@ class Releaser:
         if decision.what == "wait":
             return self._write(lambda each: releases.note(each, release, noted, decision.why))
         if decision.what == "widen":
-            return self._write(partial(self._widen, release, rules, decision, noted))
+            stage, why = release.stage + 1, decision.why
+            return self._write(partial(self._enter_stage, release, rules, stage, why, noted))
         return self._write(partial(self._end, release, rules, decision, noted))
 
     def _read_figures(self, connection: sa.Connection, release: Release, now: float) -> ReleaseFigures:
@@ -197,19 +205,6 @@ class Releaser:
             done = self._clock()
             self._read_again = done + (done - now) * (1.0 / READING_SHARE - 1.0)
         return self._read[1]
-
-    def _widen(
-        self,
-        release: Release,
-        rules: ReleaseConfig,
-        decision: Ruling,
-        figures: dict[str, Any],
-        connection: sa.Connection,
-    ) -> Release:
-        stage, now = release.stage + 1, self._clock()
-        noted = releases.note(connection, release, figures, None)
-        share = rules.stages[stage]
-        return releases.advance(connection, noted, "testing", stage=stage, share=share, why=decision.why, now=now)
 
     def _end(
         self,
