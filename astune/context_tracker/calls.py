@@ -144,15 +144,23 @@ def is_unread(chat_format: ChatFormat, request: ChatRequest, message: Message) -
     return any(mark in text for mark in FORMATS[chat_format.tool_call_format].call_marks)
 
 
+def find_stop(chat_format: ChatFormat, stops: Sequence[str], ids: Sequence[int]) -> tuple[str, str | None]:
+    """The text of the ids up to the first of the stop texts, and that one; all of it and None if there is none."""
+    ended = bool(ids) and ids[-1] in chat_format.stop_token_ids
+    sampled = chat_format.decode(ids[:-1] if ended else ids)
+    found = [(place, stop) for stop in stops if (place := sampled.find(stop)) >= 0]
+    if not found:
+        return sampled, None
+    place, stop = min(found)
+    return sampled[:place], stop
+
+
 def _cut_at_stop(chat_format: ChatFormat, request: ChatRequest, ids: Sequence[int]) -> tuple[str, int | None]:
     """The text of the ids up to the first stop text, and the number of ids that spell it: None if there is no such
     text, or if it begins within a token."""
-    ended = bool(ids) and ids[-1] in chat_format.stop_token_ids
-    sampled = chat_format.decode(ids[:-1] if ended else ids)
-    found = [place for place in map(sampled.find, request.stop) if place >= 0]
-    if not found:
-        return sampled, None
-    text = sampled[: min(found)]
+    text, stop = find_stop(chat_format, request.stop, ids)
+    if stop is None:
+        return text, None
     count = bisect_left(range(len(ids)), len(text), key=lambda count: len(chat_format.decode(ids[:count])))
     return text, count if chat_format.decode(ids[:count]) == text else None
 

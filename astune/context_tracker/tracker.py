@@ -191,7 +191,15 @@ class ContextTracker:
             for choice, (call, sampling, answer) in enumerate(zip(calls, samplings, answers, strict=True))
         ]
 
-    async def _build(self, agent: str, request: ChatRequest, source: str | None) -> Prompt:
+    async def count_tokens(self, agent: str, request: ChatRequest, *, source: str | None = None) -> int:
+        """Count the tokens of the prompt that `choices` would send now, whether or not they fit. Nothing is recorded.
+
+        Raises WorkflowError for a request that cannot be rendered.
+        """
+        self.check_source(source)
+        return len((await self._build(agent, request, source, must_fit=False)).ids)
+
+    async def _build(self, agent: str, request: ChatRequest, source: str | None, *, must_fit: bool = True) -> Prompt:
         """The prompt. A conversation of very many messages is rendered in a thread, so that other agents go on. A text
         that takes long to tokenize is refused first if it cannot fit, and is tokenized in a thread too. All others are
         read here, so that the order of calls does not depend on timing."""
@@ -205,7 +213,7 @@ class ContextTracker:
             if not draft.is_long:
                 prompt = self._prompts[source].finish(draft)
             else:
-                if self._sources[source].is_policy:
+                if must_fit and self._sources[source].is_policy:
                     self._check_room(draft.least_tokens(self._format), "at least ")
                 prompt = await asyncio.to_thread(self._prompts[source].finish, draft)
         except RecursionError:

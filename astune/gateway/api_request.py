@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -68,6 +69,17 @@ def _not_supported(name: str, value: object, known: Known) -> HttpError:
         return not_supported(name, f"{name}={value!r:.200} is not supported here.{instead}")
     hint = instead or nearest(name, [*known.honoured, *known.noted, *known.neutral])
     return HttpError(400, "unknown_parameter", f"{name!r} is not supported here.{hint}", name)
+
+
+def notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: str = "") -> Iterator[str]:
+    """The notes on ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
+    for key, value in fields.take(name, dict, "an object", {}).items():
+        if key in ignored and isinstance(value, str):
+            yield f"{name}.{key} is ignored. {ignored[key]}"
+        elif key in ignored and value is not None:
+            raise invalid(f"{name}.{key}", value, "a string")
+        elif key != honoured and value is not None:
+            raise not_supported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
 
 
 MOST_STOPS = 4
@@ -127,16 +139,16 @@ def sampling_fields(fields: Fields, *limits: str) -> dict[str, Any]:
     if "seed" in fields:
         read["seed"] = fields.whole("seed", -MOST_INTEGER, MOST_INTEGER, INTEGER)
     if "stop" in fields:
-        read["stop"] = _read_stop(fields["stop"])
+        read["stop"] = read_stop("stop", fields["stop"])
     return read
 
 
-def _read_stop(value: object) -> tuple[str, ...]:
+def read_stop(name: str, value: object) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise invalid("stop", value, "a text or a list of texts")
+        raise invalid(name, value, "a text or a list of texts")
     if len(texts) > MOST_STOPS:
-        raise invalid("stop", value, f"at most {MOST_STOPS} texts")
+        raise invalid(name, value, f"at most {MOST_STOPS} texts")
     return tuple(text for text in texts if text)
 
 
@@ -149,6 +161,18 @@ def token_logprobs(answer: ChatAnswer, chat_format: ChatFormat) -> list[dict[str
         {"token": text, "logprob": logprob, "bytes": list(its_bytes), "top_logprobs": []}
         for text, its_bytes, logprob in rows
     ]
+
+
+def reasoning_tokens(answer: ChatAnswer, chat_format: ChatFormat) -> int:
+    """Count the sampled tokens that are part of the text of the reasoning, without the marks around it."""
+    reasoning = answer.message.get("reasoning_content")
+    if not reasoning:
+        return 0
+    tokens = chat_format.pieces(answer.turn.output_ids)
+    start = "".join(tokens).find(reasoning)
+    ends = list(accumulate(map(len, tokens)))
+    inside = [end > start and end - len(text) < start + len(reasoning) for text, end in zip(tokens, ends, strict=True)]
+    return sum(inside) if start >= 0 else 0
 
 
 def envelope(answers: Sequence[ChatAnswer], kind: str, prefix: str, model: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The web app: `/{token}/v1/` with `chat/completions`, `responses`, `completions` and `models`.
+"""The web app: `/{token}/v1/` with `chat/completions`, `responses`, `completions` and `models`, and Anthropic's
+`messages`.
 
 One app serves all episodes of a process, whether called in process (`client`) or over HTTP (`server`). The token
 names the episode and the agent, and cannot be guessed; nothing is answered without it.
@@ -12,7 +13,7 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,11 +24,13 @@ from starlette.routing import Route
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow
+from astune.gateway.anthropic_request import parse_count, parse_messages
 from astune.gateway.api_request import ApiRequest, write_answers
 from astune.gateway.blocked_loop import unless_blocked
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.completions import parse_completion
 from astune.gateway.http import (
+    answer_anthropic_error,
     answer_error,
     call_error,
     episode_over,
@@ -40,20 +43,26 @@ from astune.gateway.http import (
 )
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
-from astune.support.http.service import HttpError, answer_route, parse_json, unless_disconnected
+from astune.support.http.service import HttpError, answer_route, json_response, parse_json, unless_disconnected
 
+Result = TypeVar("Result")
 Choices = Callable[[ChatRequest, int], Coroutine[Any, Any, Sequence[ChatAnswer]]]
+Count = Callable[[ChatRequest], Coroutine[Any, Any, int]]
 Parse = Callable[[object, StoredResponses], ApiRequest]
+MESSAGES_PATHS = ("messages", "v1/messages")
+"""Clients of Anthropic put a `v1` of their own after the URL that they are given."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The entry of one agent of one episode. `choices(request, n)` runs on `loop`, in `thread`; `from_elsewhere` calls
-    it from another loop, and cancelling that cancels it. `failed` is told of calls that do not come so far, `note` of
-    what requests ask for and do not get. `stored` holds the responses that later ones may continue."""
+    """The entry of one agent of one episode. `choices(request, n)`, and `count(request)`, the tokens of its prompt, run
+    on `loop`, in `thread`; `from_elsewhere` has one of them run from another loop, and cancelling that cancels it.
+    `failed` is told of calls that do not come so far, `note` of what requests ask for and do not get. `stored` holds
+    the responses that later ones may continue."""
 
     model: str
     choices: Choices
+    count: Count
     chat_format: ChatFormat
     loop: asyncio.AbstractEventLoop
     thread: int
@@ -63,8 +72,8 @@ class Endpoint:
     note: Callable[[str], None]
     stored: StoredResponses = field(default_factory=StoredResponses)
 
-    def from_elsewhere(self, request: ChatRequest, n: int) -> asyncio.Future[Sequence[ChatAnswer]]:
-        work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.choices(request, n), self.loop))
+    def from_elsewhere(self, call: Coroutine[Any, Any, Result]) -> asyncio.Future[Result]:
+        work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self.loop))
         return asyncio.ensure_future(unless_blocked(work, self.loop, self.thread, self.episode_id))
 
 
@@ -78,6 +87,14 @@ class OpenAIApp:
                 self._route("chat/completions", lambda body, _: parse_chat_completion(body)),
                 self._route("responses", parse_response),
                 self._route("completions", lambda body, _: parse_completion(body)),
+                *(
+                    self._route(path, lambda body, _: parse_messages(body), answer_anthropic_error)
+                    for path in MESSAGES_PATHS
+                ),
+                *(
+                    answer_route(f"/{{token}}/v1/{path}/count_tokens", self._count, answer_anthropic_error)
+                    for path in MESSAGES_PATHS
+                ),
                 answer_route("/{token}/v1/models", self._models, answer_error, ("GET",)),
                 answer_route("/{token}/v1/models/{model:path}", self._model, answer_error, ("GET",)),
             ],
@@ -94,7 +111,7 @@ class OpenAIApp:
         """Stop serving: further calls with this token get a 404."""
         del self._endpoints[token]
 
-    def _route(self, path: str, parse: Parse) -> Route:
+    def _route(self, path: str, parse: Parse, answer_error: Callable[[Exception], Response] = answer_error) -> Route:
         return answer_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse), answer_error)
 
     async def chat_completion(self, token: str, body: object) -> dict[str, Any]:
@@ -128,19 +145,22 @@ class OpenAIApp:
     async def _answer(self, request: Request, *, parse: Parse) -> Response:
         token = request.path_params["token"]
         endpoint = self._endpoint(token)
-        try:
-            body = await read_request(request, endpoint.context_length)
-        except ContextOverflow as error:
-            endpoint.failed(error)
-            raise call_error(error, None) from None
-        parsed = parse(parse_json(body), endpoint.stored)
+        parsed = parse(await _read_body(request, endpoint), endpoint.stored)
         asked = replace(parsed.request, retry=True) if is_repeated(request) else parsed.request
-        if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
-            work: Awaitable[Sequence[ChatAnswer]] = endpoint.choices(asked, parsed.n)
-        else:
-            work = unless_disconnected(request, endpoint.from_elsewhere(asked, parsed.n), episode_over())
+        work = _watched(request, endpoint, endpoint.choices(asked, parsed.n))
         answers = await _answers(token, endpoint, parsed, work)
         return write_answers(parsed, answers, endpoint.chat_format)
+
+    async def _count(self, request: Request) -> Response:
+        endpoint = self._endpoint(request.path_params["token"])
+        parsed = parse_count(await _read_body(request, endpoint))
+        try:
+            tokens = await _watched(request, endpoint, endpoint.count(parsed.request))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            raise call_error(error, parsed.prompt_field) from error
+        return json_response({"input_tokens": tokens})
 
     async def _models(self, request: Request) -> Response:
         return list_models(self._endpoint(request.path_params["token"]).model)
@@ -153,6 +173,22 @@ class OpenAIApp:
 def openai_app() -> OpenAIApp:
     """The app of this process."""
     return OpenAIApp()
+
+
+async def _read_body(request: Request, endpoint: Endpoint) -> object:
+    try:
+        body = await read_request(request, endpoint.context_length)
+    except ContextOverflow as error:
+        endpoint.failed(error)
+        raise call_error(error, None) from None
+    return parse_json(body)
+
+
+def _watched(request: Request, endpoint: Endpoint, call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+    """The call, which ends when the client goes away."""
+    if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
+        return call
+    return unless_disconnected(request, endpoint.from_elsewhere(call), episode_over())
 
 
 async def _answers(

@@ -1,4 +1,5 @@
-"""OpenAI's API over HTTP, for the gateway and the online service: errors in its shape, the size of bodies, models."""
+"""OpenAI's API over HTTP, and Anthropic's, for the gateway and the online service: errors in their shapes, the size of
+bodies, models."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from astune.support.http.service import BodyTooLarge, HttpError, json_response, 
 
 logger = logging.getLogger(__name__)
 
-# OpenAI's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
+# OpenAI's and Anthropic's clients repeat a failed request, unless told not to; a repeated call would be a second turn.
 NO_RETRY = {"x-should-retry": "false"}
 _CONTEXT_EXCEEDED = "context_length_exceeded"
 """OpenAI's code. Frameworks look for it in the message as well."""
@@ -30,9 +31,29 @@ def error_body(error: HttpError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_error_body(error: HttpError) -> dict[str, Any]:
+    kind = _ANTHROPIC_KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    details = {"error_code": error.code, "param": error.param}
+    return {"type": "error", "error": {"type": kind, "message": error.message, "details": details}}
+
+
 def answer_error(error: Exception, headers: Mapping[str, str] = NO_RETRY) -> Response:
     told = to_http_error(error)
     return json_response(error_body(told), told.status, headers)
+
+
+def answer_anthropic_error(error: Exception) -> Response:
+    told = to_http_error(error)
+    return json_response(anthropic_error_body(told), told.status, NO_RETRY)
 
 
 def to_http_error(error: Exception) -> HttpError:
@@ -85,7 +106,7 @@ async def read_request(request: Request, context_length: int) -> bytes:
 
 
 def is_repeated(request: Request) -> bool:
-    """True if a client of OpenAI says that it has sent this request before."""
+    """True if a client of OpenAI or Anthropic says that it has sent this request before."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
 
 

@@ -13,7 +13,6 @@ What an option comes to where a policy is trained is told in `chat_completions`;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astune.context_tracker.prompt.messages import Message
@@ -22,6 +21,7 @@ from astune.gateway.api_request import (
     REASONING,
     VERBOSITY,
     Known,
+    notes_in,
     read_fields,
     sampling_fields,
 )
@@ -76,7 +76,7 @@ def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
     """
     fields = read_fields(body, KNOWN)
     tools = fields.take("tools", list, "a list of tools", [])
-    notes = (*_notes_in(fields, "reasoning", _REASONING), *_notes_in(fields, "text", _TEXT, honoured="format"))
+    notes = (*notes_in(fields, "reasoning", _REASONING), *notes_in(fields, "text", _TEXT, honoured="format"))
     instructions = fields.take("instructions", str, "a string", "")
     system = ({"role": "system", "content": instructions},) if instructions else ()
     conversation = _conversation(fields, stored)
@@ -99,17 +99,6 @@ def parse_response(body: object, stored: StoredResponses) -> ResponsesRequest:
         stored=stored,
         notes=(*notes, *strict_note(tools, fields.get("text", {}).get("format"))),
     )
-
-
-def _notes_in(fields: Fields, name: str, ignored: Mapping[str, str], honoured: str = "") -> Iterator[str]:
-    """The notes on ignored options of the object `name`. Null asks for nothing; what is not known is refused."""
-    for key, value in fields.take(name, dict, "an object", {}).items():
-        if key in ignored and isinstance(value, str):
-            yield f"{name}.{key} is ignored. {ignored[key]}"
-        elif key in ignored and value is not None:
-            raise invalid(f"{name}.{key}", value, "a string")
-        elif key != honoured and value is not None:
-            raise not_supported(f"{name}.{key}", f"{name}.{key}={value!r:.200} is not supported here")
 
 
 def _conversation(fields: Fields, stored: StoredResponses) -> tuple[Message, ...]:

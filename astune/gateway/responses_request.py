@@ -6,13 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, ClassVar
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import Message
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest
-from astune.gateway.api_request import show_message, token_logprobs
+from astune.gateway.api_request import reasoning_tokens, show_message, token_logprobs
 from astune.gateway.responses_items import Item, output_items
 from astune.support.http.service import to_json
 
@@ -75,21 +74,9 @@ def _usage(answer: ChatAnswer, chat_format: ChatFormat) -> dict[str, Any]:
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": answer.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": _reasoning_tokens(answer, chat_format)},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens(answer, chat_format)},
         "total_tokens": answer.prompt_tokens + answer.completion_tokens,
     }
-
-
-def _reasoning_tokens(answer: ChatAnswer, chat_format: ChatFormat) -> int:
-    """The sampled tokens that are part of the text of the reasoning, without the marks around it."""
-    reasoning = answer.message.get("reasoning_content")
-    if not reasoning:
-        return 0
-    tokens = chat_format.pieces(answer.turn.output_ids)
-    start = "".join(tokens).find(reasoning)
-    ends = list(accumulate(map(len, tokens)))
-    inside = [end > start and end - len(text) < start + len(reasoning) for text, end in zip(tokens, ends, strict=True)]
-    return sum(inside) if start >= 0 else 0
 
 
 Event = dict[str, Any]

@@ -378,19 +378,14 @@ class Tuner:
         if key not in self._tokens:
             choices = partial(self.choices, name=name, trainable=trainable, source=source)
 
+            def count(request: ChatRequest) -> Coroutine[Any, Any, int]:
+                return self._tracker.count_tokens(name, self._texts.describe(request), source=source)
+
             def note(text: str) -> None:
                 self._notes.once(text, f"{self.episode_id}, agent {name!r}: {text}")
 
-            endpoint = Endpoint(
-                name,
-                choices,
-                self._chat_format,
-                self._loop,
-                self._thread,
-                self.episode_id,
-                self._context_length,
-                partial(self._note_failure, name),
-                note,
-            )
+            where = (self._loop, self._thread, self.episode_id, self._context_length)
+            failed = partial(self._note_failure, name)
+            endpoint = Endpoint(name, choices, count, self._chat_format, *where, failed, note)
             self._tokens[key] = openai_app().add(endpoint)
         return self._tokens[key]

@@ -19,10 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ContextOverflow, RolloutError, StoreError
+from astune.gateway.anthropic_request import parse_count, parse_messages, user_of
 from astune.gateway.api_request import write_answers
 from astune.gateway.chat_completions import parse_chat_completion
 from astune.gateway.http import (
     answer_error,
+    anthropic_error_body,
     call_error,
     error_body,
     is_repeated,
@@ -66,6 +68,8 @@ CONVERSATION_ID_HEADER = "X-ASTune-Conversation-Id"
 VERSION_HEADER = "X-ASTune-Version"
 PIN_HEADER = "X-ASTune-Pin-Version"
 RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
 EVALUATIONS_PATH = "/v1/logs"
 """As OTLP has it."""
 JAVA_WISHES = ("thinking_budget", "include_reasoning")
@@ -97,7 +101,7 @@ class Parts:
 
 
 class OnlineApp:
-    """`asgi` is the application. Every error has OpenAI's shape."""
+    """`asgi` is the application. Every error has OpenAI's shape, and Anthropic's where its clients ask."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -107,6 +111,8 @@ class OnlineApp:
             routes=[
                 self._route(CHAT_PATH, self._chat),
                 self._route(RESPONSES_PATH, self._responses),
+                self._route(MESSAGES_PATH, self._messages),
+                self._route(COUNT_PATH, self._count_tokens),
                 self._route(FEEDBACK_PATH, self._feedback, token=not parts.feedback_without_token),
                 self._route(EVALUATIONS_PATH, self._evaluations),
                 self._route(COMMIT_PATH, self._commit, token=not parts.feedback_without_token),
@@ -138,7 +144,7 @@ class OnlineApp:
         """A route; with `token` a token is demanded if the service has any. Without a token the client is None."""
 
         async def check_and_answer(request: Request) -> Response:
-            authorization, access = request.headers.get("authorization"), self._parts.access
+            authorization, access = _authorization(request.headers), self._parts.access
             client = access.client(authorization) if token or authorization or not access.has_tokens else None
             with self._parts.metrics.request(path):
                 if method == "GET":
@@ -152,7 +158,7 @@ class OnlineApp:
         """Answer an error as the clients of `path` read it, and count it."""
         error = to_http_error(_unless_away(raised))
         self._parts.metrics.errors.labels(error.code).inc()
-        body = error_body(error)
+        body = anthropic_error_body(error) if path in (MESSAGES_PATH, COUNT_PATH) else error_body(error)
         if path in STATUS_PATHS:
             body = Status(status="error", message=error.message).to_json() | body
         if error.code in REFUSED_REWARDS.values():
@@ -201,6 +207,21 @@ class OnlineApp:
     def _load_stored(self, body: object, its: Any) -> StoredResponses:
         with self._parts.database.reading() as connection:
             return load_stored_responses(connection, body, its)
+
+    async def _messages(self, request: Request, client: str | None) -> Response:
+        body = await self._body(request)
+        its = caller_of(request.headers, user_of(body), client or "")
+        return await self._answer(request, ServiceRequest(parse_messages(body), its, _model(body), "msg_"))
+
+    async def _count_tokens(self, request: Request, client: str | None) -> Response:
+        body = await self._body(request)
+        its = caller_of(request.headers, user_of(body), client or "")
+        parsed = parse_count(body)
+        try:
+            tokens = await self._parts.chat.count_tokens(parsed.request, its)
+        except RolloutError as error:
+            raise call_error(error, parsed.prompt_field) from error
+        return json_response({"input_tokens": tokens})
 
     async def _answer(self, request: Request, asked: ServiceRequest) -> Response:
         parsed: Recordable = asked.parsed
@@ -315,6 +336,12 @@ def _unknown_url(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path:.200}: {error.detail}"
     return answer_error(HttpError(error.status_code, "unknown_url", message), dict(error.headers or {}))
+
+
+def _authorization(headers: Mapping[str, str]) -> str | None:
+    """The token of a request, which clients of Anthropic may send under another name."""
+    key = headers.get("x-api-key")
+    return headers.get("authorization") or (None if key is None else f"Bearer {key}")
 
 
 def _peer(request: Request) -> str:

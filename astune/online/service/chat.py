@@ -13,7 +13,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from astune.context_tracker.prompt.messages import Message, content_text, meaning
-from astune.context_tracker.tracker import ChatAnswer
+from astune.context_tracker.tracker import ChatAnswer, ChatRequest
 from astune.errors import ContextOverflow, RolloutError, StoreError, TooManyTurns
 from astune.gateway.api_request import ApiRequest, show_message
 from astune.gateway.http import call_error, to_http_error
@@ -52,8 +52,8 @@ class Recordable(ApiRequest, Protocol):
 
 @dataclass(frozen=True)
 class ServiceRequest:
-    """A request as the service reads it. `kind` begins the id of the reply: "chatcmpl-" or "resp_"; for `instructions`
-    see `RecordedRequest`."""
+    """A request as the service reads it. `kind` begins the id of the reply: "chatcmpl-", "resp_" or "msg_"; for
+    `instructions` see `RecordedRequest`."""
 
     parsed: Recordable
     whose: Caller
@@ -120,6 +120,16 @@ class ChatService:
         if self._telemetry.is_on:
             self._telemetry.answer(asked, live.conversation_id, answers, began)
         return answers, live
+
+    async def count_tokens(self, request: ChatRequest, whose: Caller) -> int:
+        """Count the tokens of the prompt that `answer` would send now. Nothing is recorded.
+
+        Raises:
+            RolloutError: as `ContextTracker.count_tokens`.
+        """
+        history = History(request.messages, whose)
+        live = await self._live.look(whose, history.digests[::-1], self._clock())
+        return await live.tracker.count_tokens(AGENT, request)
 
     async def _answer_in(
         self, asked: ServiceRequest, live: LiveConversation, history: History, began: float

@@ -98,6 +98,15 @@ class LiveConversations:
             claim.over = True
             self._claims.pop(claim, None)
 
+    async def look(self, whose: Caller, histories: Sequence[str], asked: float) -> LiveConversation:
+        """The conversation that `find` would give now, for a question that leaves no trace of itself."""
+        conversation_id, requests = await asyncio.to_thread(self._identify, whose, histories, None)
+        is_new = conversation_id not in self._live and not requests
+        live = await self._of(conversation_id, requests, whose, asked)
+        if is_new:
+            self.forget(live)
+        return live
+
     async def _of(self, conversation_id: str, requests: int, whose: Caller, asked: float) -> LiveConversation:
         """`requests`: how many the store has of it."""
         live = self._live.get(conversation_id)
@@ -116,20 +125,22 @@ class LiveConversations:
         if self._live.get(live.conversation_id) is live:
             del self._live[live.conversation_id]
 
-    def _identify(self, whose: Caller, histories: Sequence[str], claim: _Claim) -> tuple[str, int]:
-        """The conversation's id, and how many requests the store has of it."""
+    def _identify(self, whose: Caller, histories: Sequence[str], claim: _Claim | None) -> tuple[str, int]:
+        """The conversation's id, and how many requests the store has of it. Without a claim others may have it, too."""
         with self._database.reading() as connection:
             if (key := whose.key) is not None:
                 return f"c-{key[:32]}", requests_in(connection, f"c-{key[:32]}")
             if not histories:
                 return self._new_id(), 0
             with self._choosing:
-                taken = [name for other, name in list(self._claims.items()) if other.history == claim.history]
+                others = [] if claim is None else list(self._claims.items())
+                taken = [name for other, name in others if other.history == histories[0]]
                 found = _by_history(connection, histories, taken)
                 if found is None:
                     return self._new_id(), 0
-                self._claims[claim] = found
-            if claim.over:  # the request was given up meanwhile
+                if claim is not None:
+                    self._claims[claim] = found
+            if claim is not None and claim.over:  # the request was given up meanwhile
                 self._claims.pop(claim, None)
             return found, requests_in(connection, found)
 
