@@ -16,13 +16,15 @@ from typing import Any
 
 from astune.context_tracker.prompt.messages import Message, parse_arguments
 from astune.gateway.http import not_supported
-from astune.support.http.service import Fields, invalid
+from astune.support.http.service import MOST_NESTED, Fields, invalid, is_deep
 from astune.support.strict_json import read_json
 
 Block = dict[str, Any]
 
 _BROKEN = "INVALID_JSON"
 """The key under which Anthropic has arguments travel that are no JSON object."""
+_AROUND = 10
+"""Lists and objects around the arguments in a request that sends them back, and some to spare."""
 
 
 def content_blocks(message: Message, signature: str) -> list[Block]:
@@ -46,6 +48,8 @@ def _input(arguments: str) -> Block:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or parse_arguments(arguments) is None or list(value) == [_BROKEN]:
+        return {_BROKEN: arguments}
+    if is_deep(value, MOST_NESTED - _AROUND):
         return {_BROKEN: arguments}
     return value
 

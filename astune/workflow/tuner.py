@@ -168,10 +168,11 @@ class Tuner:
             self._awaited.discard(future)
 
     def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None) -> str:
-        """The `base_url` of an OpenAI-compatible endpoint on this machine. The API key does not matter.
+        """The `base_url` of an endpoint on this machine that speaks OpenAI's API and Anthropic's. The API key does not
+        matter.
 
-        A client that gives up on a call cancels it. What OpenAI's own clients send again is told from a new call; in
-        others turn retries off, or a repeated call is a turn of its own.
+        A client that gives up on a call cancels it. What OpenAI's and Anthropic's own clients send again is told from a
+        new call; in others turn retries off, or a repeated call is a turn of its own.
         """
         from astune.gateway.server import http_server
 

@@ -1,4 +1,5 @@
-"""One suite for both doors that speak OpenAI's API over HTTP: the endpoint of an episode and the online service."""
+"""One suite for both doors that speak OpenAI's and Anthropic's API over HTTP: the endpoint of an episode and the online
+service."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ AREA = "The OpenAI-compatible endpoint"
 HI = [{"role": "user", "content": "Hi"}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 FLAT = {"type": "function", "name": "add", "parameters": {"type": "object"}}
-CHAT, RESPONSES, TEXT = "chat/completions", "responses", "completions"
-PATHS = {CHAT: {"messages": HI}, RESPONSES: {"input": HI}, TEXT: {"prompt": "Hi"}}
+THEIR_TOOL = {"name": "add", "input_schema": {"type": "object"}}
+CHAT, RESPONSES, TEXT, MESSAGES = "chat/completions", "responses", "completions", "messages"
+PATHS = {
+    CHAT: {"messages": HI},
+    RESPONSES: {"input": HI},
+    TEXT: {"prompt": "Hi"},
+    MESSAGES: {"messages": HI, "max_tokens": 256},
+}
 CALLS = "\n".join(f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}}}}}\n</tool_call>' for a in (1, 2))
 ANSWER = f"<think>\nI add.\n</think>\n\nLet me see. Grüße 🌍\n{CALLS}"
 LENGTH = 4096
@@ -69,7 +76,7 @@ async def online(chat_format, tmp_path) -> AsyncIterator[Door]:
 
     transport = httpx.ASGITransport(app=service.app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://service/v1") as http:
-        yield Door(http, (CHAT, RESPONSES), "agent", count)
+        yield Door(http, (CHAT, RESPONSES, MESSAGES), "agent", count)
     service.close()
 
 
@@ -108,8 +115,12 @@ BODIES = {
 
 
 def assert_refused(answer: httpx.Response) -> dict:
-    """In OpenAI's shape; gives the error."""
+    """In OpenAI's shape, or where its clients ask in Anthropic's; gives the error."""
     error = answer.json()["error"]
+    if answer.request.url.path.endswith(f"/{MESSAGES}"):
+        assert (set(answer.json()), answer.json()["type"]) == ({"type", "error"}, "error")
+        details = error.pop("details")
+        error |= {"param": details["param"], "code": details["error_code"]}
     assert (answer.status_code, error["type"]) == (400, "invalid_request_error"), answer.text[:300]
     assert set(error) == {"message", "type", "param", "code"} and error["message"]
     assert len(answer.content) < 5_000
@@ -148,6 +159,13 @@ FIELDS = [
     (RESPONSES, "text", {"format": {"type": "json_schema", "name": "a", "schema": {}, "strict": "yes"}}),
     (RESPONSES, "truncation", "auto"),
     (RESPONSES, "previous_response_id", "resp_gone"),
+    (MESSAGES, "max_tokens", 10**400),
+    (MESSAGES, "tools", [{**THEIR_TOOL, "input_schema": schema(200)}]),
+    (MESSAGES, "tools", [{**THEIR_TOOL, "strict": "yes"}]),
+    (MESSAGES, "messages", [*HI, {"role": "assistant", "content": [{"type": "tool_use", "input": "{}"}]}, *HI]),
+    (MESSAGES, "messages", [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": 1}]}]),
+    (MESSAGES, "messages", [{"role": "user", "content": [{"type": "tool_result", "is_error": 1}]}]),
+    (MESSAGES, "system", {}),
 ]
 
 
@@ -172,7 +190,7 @@ async def test_what_is_nested_as_deep_as_people_do_is_answered(door: Door) -> No
 async def test_an_overflow_has_openais_words(door: Door) -> None:
     long = "too long " * LENGTH
     for path in door.paths:
-        (field,) = PATHS[path]
+        field = next(iter(PATHS[path]))
         body = {field: long if path == TEXT else [{"role": "user", "content": long}]}
         error = assert_refused(await door.post(path, body))
         assert (error["code"], error["param"]) == ("context_length_exceeded", field)
@@ -198,7 +216,7 @@ async def test_a_model_is_found_by_its_name_and_nothing_else_is_served(door: Doo
 def clean(text: str) -> str:
     """Without what no two replies have in common: the time, and the places of answers and calls in their episode."""
     text = re.sub(r'"(created|created_at|completed_at)":\d+', r'"\1":0', text)
-    text = re.sub(r"(chatcmpl-|resp_|msg_|rs_|fc_)[0-9a-f]{16}_\d+", r"\1", text)
+    text = re.sub(r"(chatcmpl-|resp_|msg_|rs_|fc_|)[0-9a-f]{16}_\d+", r"\1", text)
     return re.sub(r'"c\d{5}(\d{3})"', r'"c\1"', text)
 
 
@@ -214,12 +232,16 @@ ASKED = [
     (RESPONSES, {"tools": [FLAT], "stream": True}),
     (RESPONSES, {"max_output_tokens": 3, "metadata": {"a": "b"}}),
     (RESPONSES, {"text": {"format": {"type": "json_object"}}, "parallel_tool_calls": False}),
+    (MESSAGES, {"system": "Be brief.", "tools": [THEIR_TOOL], "temperature": 0.5}),
+    (MESSAGES, {"tools": [THEIR_TOOL], "stream": True}),
+    (MESSAGES, {"stop_sequences": ["see"], "max_tokens": 20}),
+    (f"{MESSAGES}/count_tokens", {"messages": HI, "tools": [THEIR_TOOL]}),
 ]
 
 
 @each_row(("path", "more"), ASKED)
 async def test_both_doors_give_the_same_reply(gateway: Door, online: Door, path, more) -> None:
-    body = {"model": "m", **PATHS[path], **more}
+    body = {"model": "m", **PATHS.get(path, {}), **more}
     replies = [await each.post(path, body) for each in (gateway, online)]
     (mine, others) = ((each.status_code, each.headers["content-type"], clean(each.text)) for each in replies)
     assert mine == others

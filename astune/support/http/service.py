@@ -75,14 +75,15 @@ def parse_json(body: bytes, load: Callable[[str], Any] = read_json) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "invalid_json", f"the body is not JSON: {error}") from None
-    if body.count(b"[") + body.count(b"{") > MOST_NESTED and _is_deep(value):
+    if body.count(b"[") + body.count(b"{") > MOST_NESTED and is_deep(value, MOST_NESTED):
         raise HttpError(400, "invalid_json", f"the body is nested deeper than {MOST_NESTED} lists and objects")
     return value
 
 
-def _is_deep(value: object) -> bool:
+def is_deep(value: object, most: int) -> bool:
+    """True if more than so many lists and objects are within each other."""
     level = [value]
-    for _ in range(MOST_NESTED):
+    for _ in range(most):
         nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
         level = [child for children in nested for child in children]
         if not level:
