@@ -70,7 +70,7 @@ def fold_messages(given: Sequence[object]) -> list[Message]:
         if role == "system":
             folded.append({"role": role, "content": join_text(f"{name}.content", content)})
         elif role == "user":
-            folded += _said_by_user(f"{name}.content", content)
+            folded += _read_user(f"{name}.content", content)
         else:
             if not folded or folded[-1]["role"] != "assistant":
                 folded.append({"role": role, "content": None})
@@ -113,7 +113,7 @@ def read_string(name: str, value: object) -> str:
     return value
 
 
-def _said_by_user(name: str, content: object) -> Iterator[dict[str, Any]]:
+def _read_user(name: str, content: object) -> Iterator[dict[str, Any]]:
     """The results of tools and the texts between them, in their order."""
     if content == []:
         raise invalid(name, content, "text or at least one block")

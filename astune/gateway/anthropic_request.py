@@ -130,7 +130,7 @@ def _events(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _pieces(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a block lacks when it begins, and the pieces that bring it."""
+    """The fields that are empty when a block begins, and the pieces that fill them."""
     if block["type"] == "text":
         return {"text": ""}, [{"type": "text_delta", "text": block["text"]}]
     if block["type"] == "tool_use":
@@ -176,7 +176,7 @@ def _parse(fields: Fields) -> MessagesRequest:
 
 
 def user_of(body: object) -> object:
-    """Who asks: `metadata.user_id`, None if the body does not say."""
+    """The user who asks, `metadata.user_id`; None if the body does not say."""
     metadata = body.get("metadata") if isinstance(body, Mapping) else None
     return metadata.get("user_id") if isinstance(metadata, Mapping) else None
 

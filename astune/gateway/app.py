@@ -147,7 +147,7 @@ class OpenAIApp:
         endpoint = self._endpoint(token)
         parsed = parse(await _read_body(request, endpoint), endpoint.stored)
         asked = replace(parsed.request, retry=True) if is_repeated(request) else parsed.request
-        work = _watched(request, endpoint, endpoint.choices(asked, parsed.n))
+        work = _watch(request, endpoint, endpoint.choices(asked, parsed.n))
         answers = await _answers(token, endpoint, parsed, work)
         return write_answers(parsed, answers, endpoint.chat_format)
 
@@ -155,7 +155,7 @@ class OpenAIApp:
         endpoint = self._endpoint(request.path_params["token"])
         parsed = parse_count(await _read_body(request, endpoint))
         try:
-            tokens = await _watched(request, endpoint, endpoint.count(parsed.request))
+            tokens = await _watch(request, endpoint, endpoint.count(parsed.request))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -184,7 +184,7 @@ async def _read_body(request: Request, endpoint: Endpoint) -> object:
     return parse_json(body)
 
 
-def _watched(request: Request, endpoint: Endpoint, call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
+def _watch(request: Request, endpoint: Endpoint, call: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
     """The call, which ends when the client goes away."""
     if asyncio.get_running_loop() is endpoint.loop:  # called in the process: there is no connection to watch
         return call
