@@ -103,7 +103,8 @@ def join_text(name: str, content: object) -> str:
 def _text_of(name: str, kind: str, block: Mapping[str, Any], others: tuple[str, ...] = ()) -> str:
     if kind != "text":
         known = ", ".join(("text", *others))
-        raise not_supported(f"{name}.type", f"blocks of type {kind!r:.200} are not supported here, only {known}")
+        message = f"{name}.type: blocks of type {kind!r:.200} are not supported here, only {known}"
+        raise not_supported(f"{name}.type", message)
     return read_string(f"{name}.text", block.get("text"))
 
 
@@ -133,7 +134,9 @@ def _read_user(name: str, content: object) -> Iterator[dict[str, Any]]:
 def _result(name: str, block: Mapping[str, Any]) -> dict[str, Any]:
     content = block.get("content")
     text = "" if content is None else join_text(f"{name}.content", content)
-    if Fields(block).flag("is_error") and not text.lower().startswith("error"):
+    if Fields({f"{name}.is_error": block.get("is_error")}).flag(f"{name}.is_error") and not text.lower().startswith(
+        "error"
+    ):
         text = f"Error: {text}"
     return {
         "role": "tool",

@@ -32,7 +32,7 @@ from astune.gateway.api_request import (
 )
 from astune.gateway.http import not_supported
 from astune.gateway.messages import check_strict, force_json, read_tool_choice, strict_note
-from astune.support.http.service import Fields, invalid, to_json
+from astune.support.http.service import Fields, HttpError, invalid, to_json
 
 # fmt: off
 KNOWN = Known(
@@ -145,19 +145,28 @@ def parse_messages(body: object) -> MessagesRequest:
     Raises:
         HttpError: 400, naming the field that is wrong, unknown or not supported.
     """
-    fields = read_fields(body, KNOWN)
+    fields = _read(body)
     fields.take("max_tokens", int, POSITIVE)
     return _parse(fields)
 
 
 def parse_count(body: object) -> MessagesRequest:
     """The body of a request to count the tokens of a prompt: that of a message, which need not limit its answer."""
-    return _parse(read_fields(body, KNOWN))
+    return _parse(_read(body))
+
+
+def _read(body: object) -> Fields:
+    if isinstance(body, Mapping) and body.get("thread") is not None:
+        # By this code Anthropic's tool runner knows to send the whole history instead.
+        message = "'thread' is not supported here: send the whole conversation as messages"
+        raise HttpError(400, "thread_unsupported_request", message, "thread")
+    return read_fields(body, KNOWN)
 
 
 def _parse(fields: Fields) -> MessagesRequest:
     tools = fields.take("tools", list, "a list of tools", [])
-    choice = Fields(fields.take("tool_choice", dict, "an object", {}))
+    given = fields.take("tool_choice", dict, "an object", {})
+    choice = Fields((f"tool_choice.{name}", value) for name, value in given.items())
     system = join_text("system", fields.get("system", ""))
     conversation = fold_messages(fields.take("messages", list, "a list of messages"))
     notes = notes_in(fields, "output_config", {"effort": REASONING}, honoured="format")
@@ -170,7 +179,7 @@ def _parse(fields: Fields) -> MessagesRequest:
         ),
         model=fields.take("model", str, "a string", ""),
         stream=fields.flag("stream"),
-        parallel_tool_calls=not choice.flag("disable_parallel_tool_use"),
+        parallel_tool_calls=not choice.flag("tool_choice.disable_parallel_tool_use"),
         notes=(*notes, *_note_on_thinking(fields), *strict_note(tools, None)),
     )
 
@@ -192,9 +201,9 @@ def _note_on_thinking(fields: Fields) -> Iterator[str]:
 def _read_shape(fields: Fields, tools: Sequence[object], choice: Fields) -> dict[str, Any]:
     """Read the tools and the shape that the answer must have as arguments of a `ChatRequest`."""
     known = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools))
-    kind = choice.get("type", "auto")
+    kind = choice.get("tool_choice.type", "auto")
     if kind == "tool":
-        name = choice.take("name", str, "a string")
+        name = choice.take("tool_choice.name", str, "a string")
         arguments = read_tool_choice({"type": "function", "function": {"name": name}}, known)
     elif isinstance(kind, str) and kind in _CHOICES:
         arguments = read_tool_choice(_CHOICES[kind], known)
@@ -214,7 +223,8 @@ def _tool(name: str, tool: object) -> Message:
     if not isinstance(tool, dict):
         raise invalid(name, tool, _TOOL_SHAPE)
     if (kind := tool.get("type")) not in (None, "custom"):
-        raise not_supported(f"{name}.type", f"tools of type {kind!r:.200} are not supported here, only your own")
+        message = f"{name}.type: tools of type {kind!r:.200} are not supported here, only your own"
+        raise not_supported(f"{name}.type", message)
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input_schema"), dict):
         raise invalid(name, tool, _TOOL_SHAPE)
     check_strict(f"{name}.strict", tool.get("strict"))

@@ -118,11 +118,9 @@ async def test_without_parallel_calls_the_agent_gets_the_first(make_tuner):
     assert [block.input for block in message.content] == [{"x": 1}]
 
 
-@each_row("choice", [{"type": "any"}, {"type": "tool", "name": "add"}])
-async def test_a_forced_call_begins_in_the_prompt(make_tuner, chat_format, choice):
-    tuner, tracker, _ = make_tuner(
-        [('"add", "arguments":' if choice["type"] == "any" else "") + ' {"x": 1}}\n</tool_call>']
-    )
+@each_row(("choice", "rest"), [({"type": "any"}, 'add", "arguments":'), ({"type": "tool", "name": "add"}, "")])
+async def test_a_forced_call_begins_in_the_prompt(make_tuner, chat_format, choice, rest):
+    tuner, tracker, _ = make_tuner([rest + ' {"x": 1}}\n</tool_call>'])
     message = await ask(tuner, tools=TOOLS, tool_choice=choice)
     assert [(block.name, block.input) for block in message.content] == [("add", {"x": 1})]
     assert "<tool_call>" in chat_format.decode(tracker.turns[0].prompt_ids)[-40:]
@@ -155,8 +153,10 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/
 REFUSED = [
     ({"top_k": 5}, "unknown_parameter", "top_k"),
     ({"stop": ["a"]}, "unknown_parameter", "stop"),
+    ({"thread": {"type": "create"}}, "thread_unsupported_request", "thread"),
+    ({"tools": TOOLS, "tool_choice": {"type": "tool"}}, "invalid_value", "tool_choice.name"),
     ({"container": "c1"}, "unknown_parameter", "container"),
-    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "unsupported_parameter", "context_man"),
+    ({"context_management": {"edits": [{"type": "a"}]}}, "unsupported_parameter", "context_management"),
     ({"mcp_servers": [{"url": "http://a"}]}, "unsupported_parameter", "mcp_servers"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
     ({"tools": [{**TOOLS[0], "defer_loading": True}]}, "unsupported_parameter", "tools[0].defer_loading"),
@@ -184,7 +184,7 @@ async def test_what_cannot_be_honoured_is_refused_by_name(make_tuner, fields, co
     answer = await post(tuner, **fields)
     error = answer.json()["error"]
     assert (answer.status_code, answer.json()["type"], error["type"]) == (400, "error", "invalid_request_error")
-    assert error["details"]["error_code"] == code and error["details"]["param"].startswith(param)
+    assert error["details"]["error_code"] == code and error["details"]["param"] == param
     assert param in error["message"]
     assert not tracker.turns
 

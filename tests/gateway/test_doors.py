@@ -191,7 +191,7 @@ async def test_an_overflow_has_openais_words(door: Door) -> None:
     long = "too long " * LENGTH
     for path in door.paths:
         field = next(iter(PATHS[path]))
-        body = {field: long if path == TEXT else [{"role": "user", "content": long}]}
+        body = {**PATHS[path], field: long if path == TEXT else [{"role": "user", "content": long}]}
         error = assert_refused(await door.post(path, body))
         assert (error["code"], error["param"]) == ("context_length_exceeded", field)
         assert f"This model's maximum context length is {LENGTH} tokens" in error["message"]
