@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Sequence
 from types import FrameType
+from typing import TypeVar
 
-from astune.context_tracker.tracker import ChatAnswer
 from astune.monitor.blocking import Line, line_of
 from astune.support.http.service import HttpError
 
+Result = TypeVar("Result")
 EVERY = 0.5
 """Seconds between two looks at a loop that gives no sign of life."""
 LOOKS = 4
@@ -23,8 +23,8 @@ LOOKS = 4
 
 
 async def unless_blocked(
-    work: asyncio.Future[Sequence[ChatAnswer]], loop: asyncio.AbstractEventLoop, thread: int, episode_id: str
-) -> Sequence[ChatAnswer]:
+    work: asyncio.Future[Result], loop: asyncio.AbstractEventLoop, thread: int, episode_id: str
+) -> Result:
     """The answer of `work`, which is made on `loop`, the event loop of the episode, in that thread.
 
     Raises:
