@@ -1,1 +1,1 @@
-"""An OpenAI-compatible endpoint over the context tracker: agents of any framework or language, captured unchanged."""
+"""An endpoint that speaks OpenAI's API and Anthropic's over the context tracker: agents of any framework or language, captured unchanged."""
