@@ -1,1 +1,2 @@
-"""An endpoint that speaks OpenAI's API and Anthropic's over the context tracker: agents of any framework or language, captured unchanged."""
+"""An endpoint over the context tracker that speaks OpenAI's API and Anthropic's: agents of any framework or language,
+captured unchanged."""
