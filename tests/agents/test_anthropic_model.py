@@ -3,6 +3,7 @@
 import pytest
 
 from astune.context_tracker.tracker import ContextTracker
+from astune.online import collect_message_ids
 from astune.testing import ScriptedPolicy
 from astune.types import Sampling, Task
 from astune.workflow.tuner import Tuner
@@ -57,15 +58,18 @@ async def test_an_agent_on_anthropics_model_is_one_timeline(chat_format, line, s
 
         agent, client = guide_of_1(tuner.base_url(), stream)
         async with client:
-            reply = await agent(Msg("user", "Where is it warm?", "user"))
+            with collect_message_ids(agent) as ids:
+                reply = await agent(Msg("user", "Where is it warm?", "user"))
     else:
         from agentscope.message import UserMsg
 
         agent, client = guide_of_2(tuner.base_url(), stream)
         async with client:
-            reply = await agent.reply(UserMsg("user", "Where is it warm?"))
+            with collect_message_ids(agent) as ids:
+                reply = await agent.reply(UserMsg("user", "Where is it warm?"))
     tuner.close()
     assert reply.get_text_content().endswith("Zürich it is.")
+    assert [each.rpartition("_")[2] for each in ids] == ["0", "1", "2"] and ids[0].startswith("msg_")
     assert tuner.failures == []
     assert [(len(timeline.spans), timeline.fork) for timeline in tracker.timelines()] == [(3, None)]
     assert [tuple(turn.prompt_ids) for turn in tracker.turns] == [prompt for prompt, _ in policy.calls]

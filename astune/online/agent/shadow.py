@@ -18,7 +18,7 @@ from astune.online.agent.selection import RequestContext
 from astune.online.agent.writes import RecordedTool, WriteGuard
 from astune.online.wire import CONVERSATION_HEADER, RUN_HEADER, TASK_HEADER
 
-ANSWERS = ("/chat/completions", "/completions", "/responses")
+ANSWERS = ("/chat/completions", "/completions", "/responses", "/messages")
 """Ends of the addresses at which a model answers."""
 
 
@@ -168,7 +168,7 @@ class Clients:
 def ids_in(text: str) -> Iterator[str]:
     """The ids in the body of a reply; a stream repeats them."""
     for event in _events(text):
-        inner = event.get("response")  # of a stream of /v1/responses
+        inner = event.get("response") or event.get("message")  # of a stream of /v1/responses, of /v1/messages
         for found in (event.get("id"), inner.get("id") if isinstance(inner, Mapping) else None):
             if isinstance(found, str) and found:
                 yield found
@@ -198,14 +198,14 @@ def collect_message_ids(*agents: Any) -> Iterator[list[str]]:
         await client.feedback(msg_ids=msg_ids, thumb="up", user="ana")
 
     An agent or a model may answer several people at once: each list has what was asked within. Raises OnlineError for
-    an agent whose model is none of OpenAI's API.
+    an agent whose model is none of OpenAI's API or Anthropic's.
     """
     for agent in agents:
         client = vars(agent.model).get("client")
-        if not isinstance(client, openai.AsyncOpenAI):
+        if not {each.__module__.partition(".")[0] for each in type(client).__mro__} & {"openai", "anthropic"}:
             raise OnlineError(
-                f"the model of {agent.name!r} ({type(agent.model).__name__}) does not speak OpenAI's API: the service "
-                "knows none of its replies"
+                f"the model of {agent.name!r} ({type(agent.model).__name__}) does not speak OpenAI's API or "
+                "Anthropic's: the service knows none of its replies"
             )
         hooks = client._client.event_hooks
         if _look not in hooks["response"]:
