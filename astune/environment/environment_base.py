@@ -54,6 +54,10 @@ class Observation:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
+class NoRoom(Exception):
+    """What `Environment.create` raises while no more worlds fit: clients of the service wait, and ask again."""
+
+
 class Instance(ABC):
     """One world, of one episode; instances share nothing that an action can change. One call at a time, from any
     thread.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from astune.environment.environment_base import Action, Environment, Instance, Message, Observation
+from astune.environment.environment_base import Action, Environment, Instance, Message, NoRoom, Observation
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, read_action, success
 from astune.environment.protocol import CreateRequest as Create
@@ -241,13 +241,17 @@ class Instances:
         return entry
 
     async def _run(self, work: Callable[[], T], code: str) -> T:
-        """Return what `work` returns; a `TaskError` that it raises becomes `code`, anything else environment_failed."""
+        """Return what `work` returns; a `TaskError` that it raises becomes `code`, and what is no fault of the
+        configuration or of room, environment_failed."""
         try:
             return await self._workers.run(work)
         except TaskError as error:
             raise CallError(code, str(error)) from None
         except ConfigError as error:
             raise CallError("bad_request", str(error)) from None
+        except NoRoom as error:
+            self._metrics.refused += 1
+            raise CallError("full", str(error)) from None
         except Exception as error:
             self._metrics.failed += 1
             logger.exception("an environment raised")

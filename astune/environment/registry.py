@@ -52,6 +52,14 @@ BUILT_IN = {
         "reasoning_gym",
         "pip install 'astune[reasoning-gym]'",
     ),
+    "openenv": BuiltIn(
+        "astune.worlds.openenv_env:OpenEnvEnvironment",
+        "the environment of an OpenEnv server, with its tasks",
+        "url",
+        "http://127.0.0.1:8000",
+        "wsproto",
+        "pip install 'astune[environments]'",
+    ),
     "countdown": BuiltIn(
         "astune.worlds.countdown:CountdownEnvironment", "make a number from given numbers, each used once"
     ),
