@@ -112,11 +112,11 @@ THIS_MACHINE: Mapping[str, None] = dict.fromkeys(("all://127.0.0.1", "all://loca
 def _connection() -> httpx.AsyncClient:
     limits = httpx.Limits(max_connections=1, keepalive_expiry=KEEP_ALIVE_SECONDS)
     headers = {"Accept-Encoding": "identity"}
-    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers, verify=_certificates(), mounts=THIS_MACHINE)
+    return httpx.AsyncClient(timeout=None, limits=limits, headers=headers, verify=certificates(), mounts=THIS_MACHINE)
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
+def certificates() -> ssl.SSLContext:
     """The certificates that are trusted. Reading them takes 0.1 s, so it is done once."""
     return httpx.create_ssl_context()
 

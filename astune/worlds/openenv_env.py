@@ -66,15 +66,16 @@ class OpenEnvEnvironment(Environment):
         self._scoring, self._seed, self._instruction = Scoring(reward, unfinished), seed, instruction
         self._server = OpenEnvServer(url, seconds=timeout, token_variable=token_variable)
         self._lists = bool(self._server.splits)
-        for option, given in (
-            ("tasks", tasks if self._lists else None),
-            ("instruction", not self._lists and instruction),
-        ):
-            if given:
-                lists = "lists its tasks itself" if self._lists else "lists no tasks"
-                raise ConfigError(f"{self.env_type}: {option}: the server {lists}; take the option out")
-        self._wording = Wording(self._server.schema, show)
         self._sizes = {} if self._lists else dict.fromkeys(SPLITS, tasks or TASKS)
+        try:
+            self._wording = Wording(self._server.schema, show)
+            if self._lists and tasks is not None:
+                raise ConfigError("tasks: the server lists its tasks itself; take the option out")
+            if not self._lists and instruction is not None:
+                raise ConfigError("instruction: the server lists no tasks; take the option out")
+        except ConfigError as error:
+            self._server.close()
+            raise ConfigError(f"{self.env_type}: {error}") from error
 
     def task_ids(self, split: str) -> Sequence[str]:
         return [f"{split}-{number}" for number in range(self._size(split))]

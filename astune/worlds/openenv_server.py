@@ -8,6 +8,7 @@ first = link.ask("reset", {"split": "train", "index": 3})     # {"observation": 
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -15,10 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
 from anyio.from_thread import start_blocking_portal
 
 from astune.clients.env_replies import parse
+from astune.clients.env_requests import Fault, exchange
 from astune.environment.environment_base import NoRoom
 from astune.errors import ConfigError, EnvServiceError, MissingDependency
 
@@ -58,14 +59,17 @@ class OpenEnvServer:
                 raise ConfigError(f"openenv:{url}: token_variable: the variable {token_variable} is not set")
             self._headers["Authorization"] = f"Bearer {token}"
         self._sessions = _session_module()
-        self._http = httpx.Client(base_url=self._url, headers=self._headers, timeout=HTTP_SECONDS, trust_env=False)
-        self.schema: Mapping[str, Any] = self._ask("GET", "/schema", expected=dict)
-        names = self._ask("GET", "/list_environments", expected=list, missing=[])
-        self._tasks = f"/{quote(str(names[0]), safe='')}" if names else ""
-        described = self._ask("GET", f"{self._tasks}/splits", expected=list, missing=[]) if names else []
-        self.splits = tuple(str(split["name"]) for split in described)
         self._running = start_blocking_portal()
         self._portal = self._running.__enter__()
+        try:
+            self.schema: Mapping[str, Any] = self._ask("GET", "/schema", expected=dict)
+            names = self._ask("GET", "/list_environments", expected=list, missing=[])
+            self._tasks = f"/{quote(str(names[0]), safe='')}" if names else ""
+            described = self._ask("GET", f"{self._tasks}/splits", expected=list, missing=[]) if names else []
+            self.splits = tuple(str(split["name"]) for split in described)
+        except BaseException:
+            self.close()
+            raise
 
     def count_tasks(self, split: str) -> int:
         return int(self._ask("POST", f"{self._tasks}/num_tasks", {"split": split}, expected=dict)["num_tasks"])
@@ -80,7 +84,6 @@ class OpenEnvServer:
         return Link(self, self._portal.call(self._open))
 
     def close(self) -> None:
-        self._http.close()
         self._running.__exit__(None, None, None)
 
     def ask_session(self, session: Session, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,25 +99,25 @@ class OpenEnvServer:
         self._portal.call(session.close)
 
     async def _open(self) -> Session:
-        opened: Session = await self._sessions.Session.open(
-            f"{self._url}/ws", self._headers, seconds=HTTP_SECONDS
-        )
+        opened: Session = await self._sessions.Session.open(f"{self._url}/ws", self._headers, seconds=HTTP_SECONDS)
         return opened
 
     def _ask(self, method: str, path: str, body: Any = None, *, expected: type, missing: Any = None) -> Any:
         """The JSON that a call answers; `missing`, if given, where the server does not have the call."""
+        content = b"" if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **self._headers}
         try:
-            answer = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise ConfigError(f"no OpenEnv server answers at {self._url}: {error or type(error).__name__}") from error
-        if missing is not None and answer.status_code in NO_TASKS:
+            answer = self._portal.call(exchange, method, f"{self._url}{path}", content, headers, HTTP_SECONDS)
+        except Fault as fault:
+            raise ConfigError(f"no OpenEnv server answers at {self._url}: {fault}") from fault
+        if missing is not None and answer.status in NO_TASKS:
             return missing
         try:
-            read = parse(answer.content)
+            read = parse(answer.body)
         except ValueError:
             read = None
-        if answer.status_code != 200 or not isinstance(read, expected):
-            said = f"{answer.status_code} {answer.text:.200}"
+        if answer.status != 200 or not isinstance(read, expected):
+            said = f"{answer.status} {answer.body[:200].decode(errors='replace')}"
             raise ConfigError(f"{self._url}{path} is not as OpenEnv has it: the server answers {said}")
         return read
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from httpx import create_ssl_context
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import (
     AcceptConnection,
@@ -32,6 +31,7 @@ from wsproto.events import (
 from wsproto.utilities import ProtocolError
 
 from astune.clients.env_replies import parse
+from astune.clients.env_requests import certificates
 from astune.errors import EnvServiceError
 
 READ_BYTES = 2**16
@@ -68,7 +68,7 @@ class Session:
         address = urlsplit(url)
         secure = address.scheme == "https"
         connecting = asyncio.open_connection(
-            address.hostname, address.port or (443 if secure else 80), ssl=create_ssl_context() if secure else None
+            address.hostname, address.port or (443 if secure else 80), ssl=certificates() if secure else None
         )
         try:
             session = cls(*await asyncio.wait_for(connecting, seconds))
@@ -152,10 +152,11 @@ class Session:
         self._writer.write(self._socket.send(event))
 
     def _end(self, why: str, silent: bool = False) -> SessionEnded:
+        ended = SessionEnded(why, silent)
         if self._ended is None:
-            self._ended = SessionEnded(why, silent)
-            self._answers.put_nowait(self._ended)
-        return self._ended
+            self._ended = ended
+            self._answers.put_nowait(ended)
+        return ended
 
     def _leave(self) -> None:
         self._end("the session is over")
