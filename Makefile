@@ -23,6 +23,7 @@ VENVV := .venv-verl
 VENVS := .venv-vllm
 VENVK := .venv-tinker
 VENVR := .venv-trackers
+VENVE := .venv-openenv
 VENVU := .venv-upgrades
 VENVN := .venv-newest
 VENVN1 := .venv-newest-as1
@@ -45,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := pip==26.3
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-openenv test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -61,6 +62,7 @@ test: $(VENV)/.done
 test-agentscope1: $(VENV1)/.done
 	OMP_NUM_THREADS=1 $(VENV1)/bin/python -m pytest tests/agents tests/workflow tests/tutorial tests/tuner tests/docs/test_snippets.py \
 		tests/recordings/test_replay.py tests/recordings/test_commands.py tests/online/agent \
+		tests/env_client/test_agentscope_runtime.py \
 		tests/backbone/debug/test_stepper.py tests/cli/test_init_agent.py \
 		--ignore tests/tutorial/test_make_tasks.py --ignore tests/tutorial/test_distil.py $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
@@ -106,6 +108,10 @@ test-verl: $(VENVV)/.done
 # shows what holds of every tracker.
 test-trackers: $(VENVR)/.done
 	OMP_NUM_THREADS=1 $(VENVR)/bin/python -m pytest tests/trackers $(PYTEST_ARGS)
+
+# The real OpenEnv server, in an environment of its own; not in CI, where tests/openenv plays what it has answered.
+test-openenv: $(VENV)/.done $(VENVE)/.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/openenv $(PYTEST_ARGS)
 
 # vLLM as what answers agents: its CPU build, in an environment of its own, as it wants an older transformers than ours.
 test-vllm: $(VENV)/.done $(VENVS)/.done
@@ -210,6 +216,11 @@ $(VENVK)/.done: $(VENV)/.done
 	$(VENVK)/bin/pip install --quiet $(PIP_ARGS) tinker==$(NEWEST_TINKER)
 	@touch $@
 
+$(VENVE)/.done: constraints/openenv.txt
+	$(PYTHON) -m venv $(VENVE)
+	$(VENVE)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement constraints/openenv.txt
+	@touch $@
+
 $(VENVS)/.done: constraints/vllm.txt
 	$(PYTHON) -m venv $(VENVS)
 	$(VENVS)/bin/pip install --quiet $(PIP_ARGS) --no-deps --requirement constraints/vllm.txt
@@ -258,4 +269,4 @@ define freeze
 endef
 
 clean:
-	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) $(VENVK) $(VENVR) $(VENVU) $(VENVN) $(VENVN1) .venv-lock .gpu-wheels .gpu-site dist build
+	rm -rf $(VENV) $(VENV1) $(VENVB) $(VENVC) $(VENVO) $(VENVT) $(VENVV) $(VENVS) $(VENVK) $(VENVR) $(VENVE) $(VENVU) $(VENVN) $(VENVN1) .venv-lock .gpu-wheels .gpu-site dist build

@@ -54,7 +54,14 @@ def state(reply: Mapping[str, Any]) -> EnvState:
 
 
 def score(reply: Mapping[str, Any]) -> float:
-    return _finite(reply.get("data"), "data, the score")
+    """The score in a reply to `evaluate`. BFCL of agentscope-runtime gives an object with an `accuracy`, which counts
+    only if the object is `valid`."""
+    given = reply.get("data")
+    if isinstance(given, dict) and "accuracy" in given:
+        if given.get("valid") is not True:
+            raise ValueError(f"the environment could not be evaluated: {given.get('error')!s:.300}")
+        given = given["accuracy"]
+    return _finite(given, "data, the score")
 
 
 def description(reply: Mapping[str, Any]) -> Mapping[str, Any]:

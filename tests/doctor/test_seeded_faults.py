@@ -10,7 +10,9 @@ import pytest
 
 from astune.doctor import scripted_episode
 from astune.doctor.checks import dry_run
+from astune.environment.server import EnvServer
 from astune.monitor import blocking
+from astune.worlds.countdown import CountdownEnvironment
 from tests.doctor.sound_config import AGENT, RunDoctor, lines, problems, rows, the_problem
 
 WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
@@ -372,6 +374,16 @@ def test_the_doctor_starts_the_service_that_a_run_would_start(run_doctor: RunDoc
     findings = run_doctor({"task_reader": reader, "task_judge": ENVIRONMENT, "rollout": {"max_tokens": 2}})
     assert problems(findings) == []
     assert any(finding.what.startswith("20 training tasks") for finding in findings)
+
+
+def test_the_doctor_asks_whether_a_service_has_room_for_a_group(run_doctor: RunDoctor) -> None:
+    with EnvServer([CountdownEnvironment(tasks=20, numbers=3)], max_instances=1) as server:
+        reader = {"type": "env_service", "env_service": {"env_url": server.url, "validation_split": "validation"}}
+        found = the_problem(
+            run_doctor({"task_reader": reader, "task_judge": ENVIRONMENT, "rollout": {"max_tokens": 2}})
+        )
+    assert (found.check, found.level) == ("tasks", "warn")
+    assert "room for 1 of the 4 attempts" in found.what and "max_concurrent_envs" in found.fix
 
 
 def test_every_bad_line_is_named_up_to_a_few(run_doctor: RunDoctor) -> None:

@@ -124,7 +124,11 @@ def test_an_episode_without_a_reward_has_no_score_unless_it_is_said_what_that_is
     ("world", "options", "said"),
     [
         ("guess", {"reward": "sums"}, "reward is 'sums'; expected sum or last. Did you mean 'sum'?"),
-        ("guess", {"show": ["sayd"]}, "no field 'sayd' in observations. Did you mean 'said'? There are: metadata, said"),
+        (
+            "guess",
+            {"show": ["sayd"]},
+            "no field 'sayd' in observations. Did you mean 'said'? There are: ",
+        ),
         ("guess", {"tasks": 3}, "tasks: the server lists its tasks itself"),
         ("tools", {"instruction": "rules"}, "instruction: the server lists no tasks"),
         ("guess", {"token_variable": "NOT_SET"}, "the variable NOT_SET is not set"),

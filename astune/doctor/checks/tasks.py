@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain
 
+from astune.clients.env_requests import Fault
+from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.rules import plays_episodes
+from astune.config.tasks import EnvServiceConfig
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, skip, warn
@@ -21,6 +26,8 @@ from astune.types import Task
 MOST_SHOWN = 5
 """Bad lines of one file that are shown one by one."""
 FEW = 10
+MOST_ROOMS = 16
+"""Instances that are made to see whether the service has room for them."""
 
 
 def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
@@ -66,6 +73,7 @@ def check_tasks(checked: CheckedConfig) -> Iterator[Finding]:
         )
     named = "".join(f", {len(tasks)} in the held-out set {name!r}" for name, tasks in sets.named.items())
     if trains:
+        yield from _find_room(checked, training)
         yield ok(f"{len(training)} training tasks, {len(validation)} held out{named}")
     else:
         yield ok(f"{len(validation)} held-out tasks, which evaluations play")
@@ -167,3 +175,33 @@ def _answers(checked: CheckedConfig, tasks: Sequence[Task]) -> Iterator[Finding]
         yield fail(f"{said}, which MathAnswerAsJudge compares with", where=checked.place(first), fix=fix)
     elif len(without) < len(tasks):
         yield warn(f"{said}, the others do", where=checked.place(first), fix=fix)
+
+
+def _find_room(checked: CheckedConfig, tasks: Sequence[Task]) -> Iterator[Finding]:
+    """Make as many instances of a task as are played side by side, and say so where there is no room for them."""
+    service, rollout = checked.config.task_reader.env_service, checked.config.rollout
+    task = next((task for task in tasks if task.env_type is not None), None)
+    wanted = min(rollout.num_repeat, rollout.max_concurrent, MOST_ROOMS)
+    if task is None or service.env_url is None or wanted == 1:
+        return
+    room = asyncio.run(_count_rooms(service, task, wanted))
+    if room < wanted:
+        yield warn(
+            f"the environment service has room for {room} of the {wanted} attempts at a task that are played side by "
+            "side; the others wait for a free place, up to astune.task_reader.env_service.create_timeout",
+            where=checked.where("astune.task_reader.env_service"),
+            fix="give it more: `astune env serve --max-instances`, or the max_concurrent_envs of an OpenEnv server, "
+            "which is 1 by default",
+        )
+
+
+async def _count_rooms(service: EnvServiceConfig, task: Task, wanted: int) -> int:
+    """Those that were not refused for want of room; why one fails otherwise, the dry run says."""
+    client = EnvServiceClient.of(service.model_copy(update={"create_timeout": 0.0, "retries": 0}))
+    names = [f"doctor-{uuid.uuid4().hex}" for _ in range(wanted)]
+    made = await asyncio.gather(
+        *(client.create(task.env_type, task.task_id, name, service.params) for name in names), return_exceptions=True
+    )
+    await asyncio.gather(*(client.release(EnvInstance(client.url, name)) for name in names), return_exceptions=True)
+    causes = [one.__cause__ for one in made if isinstance(one, BaseException)]
+    return wanted - sum(isinstance(cause, Fault) and cause.status == 503 for cause in causes)
