@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from astune.environment.check import check_environment
 from astune.environment.registry import load_environment
+from astune.monitor import read_episodes
 from tests.openenv.frames import GOLDEN, PYTHON, real_server, record_all
 
+BLOCKS = ("python file=harness.py", "yaml")
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="make test-openenv builds the environment")
 
 
@@ -24,3 +31,20 @@ def test_its_environments_keep_the_contract(world, options):
         found = [result for result in check_environment(made, "train") if result.level != "ok"]
         made.close()
     assert found == []
+
+
+def test_a_harness_behind_harbors_tool_is_recorded_as_the_page_says(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    code, settings = (re.search(rf"```{kind}\n(.*?)```", page[page.index("### Harbor") :], re.S)[1] for kind in BLOCKS)
+    (tmp_path / "harness.py").write_text(code)
+    with real_server("harbor", places=8) as url:
+        config = yaml.safe_load(settings.replace("http://127.0.0.1:8000", url))
+        config["astune"] |= {"trainer": {"total_steps": 1, "tasks_per_step": 2}, "runs_dir": "runs"}
+        config["astune"]["rollout"] |= {"num_repeat": 2, "max_tokens": 8}
+        (tmp_path / "x.yaml").write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "astune", "--conf", "x.yaml", "--backbone=debug"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    (run,) = (tmp_path / "runs").iterdir()
+    episodes = [*read_episodes(run)]
+    assert len(episodes) == 4 and {episode.reward for episode in episodes} == {0.5}
+    assert all(len(episode.turns) == 1 and "opencode: Write a file." in str(episode.turns[0]) for episode in episodes)

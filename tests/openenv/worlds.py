@@ -1,13 +1,15 @@
-"""Two worlds behind the real OpenEnv server. Runs in the environment that `make test-openenv` builds:
+"""Worlds behind the real OpenEnv server. Runs in the environment that `make test-openenv` builds:
 
 python worlds.py guess 8 8000      # the world, its places, the port
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
+import httpx
 import uvicorn
 from fastmcp import FastMCP
 from openenv.core.env_server import create_fastapi_app
@@ -88,11 +90,40 @@ class Tools(MCPEnvironment):
         return State()
 
 
+class Harbor(Tools):
+    """As `openenv.harbor` has it: tasks, and one tool that lets a harness of its own work with the model of a URL."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        @self.mcp_server.tool
+        async def run_rollout(
+            split: str, task_index: int, harness: str, sandbox: str, llm_url: str, model: str, api_key: str
+        ) -> str:
+            asked = {"model": model, "messages": [{"role": "user", "content": f"{harness}: {self.TASK}"}]}
+            async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+                reply = await http.post(f"{llm_url}/chat/completions", json=asked)
+            assert reply.status_code == 200, reply.text
+            return json.dumps({"task_name": f"{split}/{task_index}", "reward": 0.5, "error": None})
+
+    TASK = "Write a file."
+
+    def list_splits(self) -> list[str]:
+        return ["terminal-bench"]
+
+    def num_tasks(self, split: str) -> int:
+        return 2
+
+    def get_task(self, split: str, index: int) -> Any:
+        return {"index": index, "instruction": self.TASK}
+
+
 def main() -> None:
     name, places, port = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     world, action, observation = {
         "guess": (Guess, Word, Told),
         "tools": (Tools, CallToolAction, CallToolObservation),
+        "harbor": (Harbor, CallToolAction, CallToolObservation),
     }[name]
     app = create_fastapi_app(world, action, observation, max_concurrent_envs=places, env_name=name)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

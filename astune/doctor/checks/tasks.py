@@ -189,7 +189,7 @@ def _find_room(checked: CheckedConfig, tasks: Sequence[Task]) -> Iterator[Findin
         yield warn(
             f"the environment service has room for {room} of the {wanted} attempts at a task that are played side by "
             "side; the others wait for a free place, up to astune.task_reader.env_service.create_timeout",
-            where=checked.where("astune.task_reader.env_service"),
+            where=checked.where("astune.task_reader.env_service.create_timeout"),
             fix="give it more: `astune env serve --max-instances`, or the max_concurrent_envs of an OpenEnv server, "
             "which is 1 by default",
         )
