@@ -58,8 +58,8 @@ class Wording:
         return dict(arguments) if name == ACT else None
 
     def tell(self, observation: Mapping[str, Any]) -> str:
-        """What the agent reads of an observation: of a tool's answer its text, of one field that is a text the text,
-        else JSON. Of an observation that says nothing, its metadata.
+        """Write what the agent reads of an observation: of a tool's answer its text, of one field that is a text the
+        text, else JSON. Of an observation that says nothing, its metadata.
 
         >>> Wording({}, None).tell({"said": "No.", "hint": None, "metadata": {}})
         'No.'
@@ -78,7 +78,7 @@ def tool_of(name: str, description: str | None, schema: Mapping[str, Any]) -> To
 
 
 def tell_faults(errors: Sequence[Mapping[str, Any]]) -> str:
-    """What is wrong with an action, for the agent.
+    """Tell the agent what is wrong with an action.
 
     >>> tell_faults([{"loc": ["word"], "msg": "Field required"}])
     'This is no action here. word: Field required'

@@ -196,7 +196,7 @@ def _find_room(checked: CheckedConfig, tasks: Sequence[Task]) -> Iterator[Findin
 
 
 async def _count_rooms(service: EnvServiceConfig, task: Task, wanted: int) -> int:
-    """Those that were not refused for want of room; why one fails otherwise, the dry run says."""
+    """Count those that are not refused for want of room. Why one fails otherwise, the dry run says."""
     client = EnvServiceClient.of(service.model_copy(update={"create_timeout": 0.0, "retries": 0}))
     names = [f"doctor-{uuid.uuid4().hex}" for _ in range(wanted)]
     made = await asyncio.gather(
