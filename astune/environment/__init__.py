@@ -5,10 +5,10 @@ from astune.environment.environment_base import (
     Environment,
     Instance,
     Message,
-    NoRoom,
+    NoPlace,
     Observation,
     ToolCall,
     function_tool,
 )
 
-__all__ = ["Action", "Environment", "Instance", "Message", "NoRoom", "Observation", "ToolCall", "function_tool"]
+__all__ = ["Action", "Environment", "Instance", "Message", "NoPlace", "Observation", "ToolCall", "function_tool"]

@@ -54,7 +54,7 @@ class Observation:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class NoRoom(Exception):
+class NoPlace(Exception):
     """What `Environment.create` raises while no more worlds fit: clients of the service wait, and ask again."""
 
 

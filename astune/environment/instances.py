@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from astune.environment.environment_base import Action, Environment, Instance, Message, NoRoom, Observation
+from astune.environment.environment_base import Action, Environment, Instance, Message, NoPlace, Observation
 from astune.environment.metrics import Metrics
 from astune.environment.protocol import CallError, ServiceReply, failure, read_action, success
 from astune.environment.protocol import CreateRequest as Create
@@ -249,7 +249,7 @@ class Instances:
             raise CallError(code, str(error)) from None
         except ConfigError as error:
             raise CallError("bad_request", str(error)) from None
-        except NoRoom as error:
+        except NoPlace as error:
             self._metrics.refused += 1
             raise CallError("full", str(error)) from None
         except Exception as error:

@@ -14,7 +14,7 @@ from astune.environment.environment_base import Action, Environment, Instance, M
 from astune.errors import ConfigError, EnvServiceError, TaskError, nearest
 from astune.worlds.gymnasium_env import SPLITS, world_seed
 from astune.worlds.openenv_actions import LIST_TOOLS, Tool, Wording, tell_faults
-from astune.worlds.openenv_server import Link, OpenEnvServer, Refused
+from astune.worlds.openenv_server import ErrorAnswer, Link, OpenEnvServer
 
 REWARDS = ("sum", "last")
 TASKS = 1000
@@ -182,10 +182,10 @@ class OpenEnvInstance(Instance):
         self._steps += 1
         try:
             observation, reward, self._done = self._link.play("step", action)
-        except Refused as refused:
-            if not refused.errors:
+        except ErrorAnswer as answered:
+            if not answered.errors:
                 raise
-            return tell_faults(refused.errors)
+            return tell_faults(answered.errors)
         if reward is not None:
             summed = self._scoring.reward == "sum" and self._score is not None
             self._score = (self._score or 0.0) + reward if summed else reward

@@ -20,7 +20,7 @@ from anyio.from_thread import start_blocking_portal
 
 from astune.clients.env_replies import parse
 from astune.clients.env_requests import Fault, exchange
-from astune.environment.environment_base import NoRoom
+from astune.environment.environment_base import NoPlace
 from astune.errors import ConfigError, EnvServiceError, MissingDependency
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ NO_PLACE = (
 )
 
 
-class Refused(EnvServiceError):
+class ErrorAnswer(EnvServiceError):
     """An error that the server answered. `code` is its name for it, `errors` what is wrong with an action."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -87,12 +87,12 @@ class OpenEnvServer:
         self._running.__exit__(None, None, None)
 
     def ask_session(self, session: Session, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises `NoRoom` where the session was ended without a word."""
+        """Raises `NoPlace` where the session was ended without a word."""
         try:
             return self._portal.call(lambda: session.ask(message, seconds=self._seconds))
         except self._sessions.SessionEnded as ended:
             if ended.silent:
-                raise NoRoom(NO_PLACE) from ended
+                raise NoPlace(NO_PLACE) from ended
             raise
 
     def close_session(self, session: Session) -> None:
@@ -132,16 +132,16 @@ class Link:
         """The content of the answer to `reset`, `step` or `mcp`.
 
         Raises:
-            NoRoom: the server had no place for the session.
-            Refused: it answered with an error.
+            NoPlace: the server had no place for the session.
+            ErrorAnswer: it answered with an error.
             EnvServiceError: it did not answer, or what OpenEnv does not.
         """
         answer = self._server.ask_session(self._session, {"type": kind, "data": dict(data)})
         content, expected = answer.get("data"), "mcp" if kind == "mcp" else "observation"
         if answer.get("type") == "error" and isinstance(content, dict):
             if content.get("code") == "CAPACITY_REACHED":
-                raise NoRoom(f"{NO_PLACE} ({content.get('max_sessions')})")
-            raise Refused(content)
+                raise NoPlace(f"{NO_PLACE} ({content.get('max_sessions')})")
+            raise ErrorAnswer(content)
         if answer.get("type") != expected or not isinstance(content, dict):
             raise EnvServiceError(f"expected an answer of type {expected!r} from the OpenEnv server: {answer!r:.300}")
         return content
