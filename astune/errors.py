@@ -11,6 +11,7 @@ AstuneError
     JudgeError           the judge cannot tell
     PolicyError          the engine failed
     EnvServiceError      the environment service failed, or does not know the instance any more
+      ToolServerError      a server of tools died or cannot be reached
     ContextOverflow      the prompt leaves no room for an answer
     TooManyTurns         the workflow asked for more model calls than allowed
     TooManyTokens        the episode has sampled as many tokens as allowed
@@ -71,6 +72,10 @@ class PolicyError(RolloutError):
 
 
 class EnvServiceError(RolloutError):
+    pass
+
+
+class ToolServerError(EnvServiceError):
     pass
 
 

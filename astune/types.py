@@ -10,6 +10,7 @@ kept packed, and share what they begin with (see `token_ids` and `ropes`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -259,13 +260,23 @@ UNKNOWN_TOOL = "(no such tool)"
 """Stands for tools that a model calls and nobody offered: their names are the model's, and without end."""
 
 
+ToolCause = Literal["said_no", "malformed", "unknown", "repeated", "time_limit", "cut_short", "broke", "sandbox"]
+"""Why a call of a tool brought less than it might. `repeated` and `cut_short` say so of calls that did not fail, too."""
+
+
 @dataclass(frozen=True)
 class ToolUse:
-    """The calls of one tool in an episode: how many, how many failed, and what the first failure said."""
+    """The calls of one tool in an episode: how many, how many failed, what the first failure said, and the causes with
+    the number of calls that have each."""
 
     calls: int = 0
     errors: int = 0
     message: str = ""
+    causes: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: ToolUse) -> ToolUse:
+        causes = dict(Counter(self.causes) + Counter(other.causes))
+        return ToolUse(self.calls + other.calls, self.errors + other.errors, self.message or other.message, causes)
 
 
 @dataclass(frozen=True)
@@ -289,7 +300,9 @@ class Episode:
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
     """Rewards of single turns by their number, on top (`tuner.reward_turn`)."""
     tools: Mapping[str, ToolUse] = field(default_factory=dict)
-    """The calls whose results the model was shown, by tool."""
+    """The calls whose results the model was shown, by tool, and those that `tuner.tools` made beside them."""
+    no_credit: frozenset[int] = frozenset()
+    """The numbers of turns that earn no advantage above 0, for what their tool calls were (`astune.tools`)."""
     env_score: float | None = None
     """The score that the episode's environment gives it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""

@@ -57,13 +57,15 @@ class EpisodeCredit:
         return tuple(paid)
 
     def span_advantages(self, timeline: Timeline) -> tuple[float, ...]:
-        """One advantage per span: the agent's, plus the gains of its turn and of the later ones of this timeline."""
+        """One advantage per span: the agent's, plus the gains of its turn and of the later ones of this timeline;
+        none above 0 for turns that earn no credit."""
         base = self.of_agent.get(timeline.agent, self.outcome)
         to_go = 0.0
         found = []
         for span in reversed(timeline.spans):
             to_go += self._gains.get(span.turn, 0.0)
-            found.append(base + to_go)
+            mine = base + to_go
+            found.append(min(mine, 0.0) if span.turn in self.episode.no_credit else mine)
         return tuple(reversed(found))
 
     @cached_property

@@ -38,6 +38,7 @@ from astune.config.section import (
     fate,
 )
 from astune.config.tasks import TaskReaderConfig
+from astune.config.tools import ToolsConfig
 from astune.config.trainer import TrainerConfig as TrainerConfig
 
 
@@ -156,6 +157,11 @@ class AstuneConfig(Section):
     rollout: RolloutConfig = Field(
         default_factory=RolloutConfig,
         description="how episodes are run",
+        json_schema_extra=fate(OnTrinity(ours=RUNNERS, methods=("rl",))),
+    )
+    tools: ToolsConfig = Field(
+        default_factory=ToolsConfig,
+        description="servers of tools for agents",
         json_schema_extra=fate(OnTrinity(ours=RUNNERS, methods=("rl",))),
     )
     task_judge: TaskJudgeConfig = Field(

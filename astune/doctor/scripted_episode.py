@@ -23,7 +23,6 @@ from astune.monitor.blocking import LoopWatch
 from astune.rollout.episode import run_episode
 from astune.rollout.setup import Observer, RolloutSetup
 from astune.types import Episode, Sampling, Task
-from astune.workflow.lifetime import lifetime
 from astune.workflow.notes import Notes
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ def play(task: Task, setup: RolloutSetup, script: ModelScript, sampling: Samplin
     watch = LoopWatch(lambda text: None)
 
     async def work() -> Episode:
-        async with lifetime(setup.workflow_factory):
+        async with setup.shared():
             with watch:
                 return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
 

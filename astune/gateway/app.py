@@ -43,6 +43,7 @@ from astune.gateway.http import (
 )
 from astune.gateway.responses import parse_response
 from astune.gateway.responses_request import StoredResponses
+from astune.gateway.tool_endpoint import ToolEndpoint
 from astune.support.http.service import HttpError, answer_route, json_response, parse_json, unless_disconnected
 
 Result = TypeVar("Result")
@@ -82,6 +83,7 @@ class OpenAIApp:
 
     def __init__(self) -> None:
         self._endpoints: dict[str, Endpoint] = {}
+        self._tools: dict[str, ToolEndpoint] = {}
         self.asgi = Starlette(
             routes=[
                 self._route("chat/completions", lambda body, _: parse_chat_completion(body)),
@@ -95,6 +97,7 @@ class OpenAIApp:
                     answer_route(f"/{{token}}/v1/{path}/count_tokens", self._count, answer_anthropic_error)
                     for path in MESSAGES_PATHS
                 ),
+                answer_route("/{token}/mcp", self._answer_tools, answer_error),
                 answer_route("/{token}/v1/models", self._models, answer_error, ("GET",)),
                 answer_route("/{token}/v1/models/{model:path}", self._model, answer_error, ("GET",)),
             ],
@@ -110,6 +113,16 @@ class OpenAIApp:
     def remove(self, token: str) -> None:
         """Stop serving: further calls with this token get a 404."""
         del self._endpoints[token]
+
+    def add_tools(self, endpoint: ToolEndpoint) -> str:
+        """Serve the tools of an episode; returns the token."""
+        token = secrets.token_urlsafe(24)
+        self._tools[token] = endpoint
+        return token
+
+    def remove_tools(self, token: str) -> None:
+        """Stop serving them."""
+        del self._tools[token]
 
     def _route(self, path: str, parse: Parse, answer_error: Callable[[Exception], Response] = answer_error) -> Route:
         return answer_route(f"/{{token}}/v1/{path}", functools.partial(self._answer, parse=parse), answer_error)
@@ -161,6 +174,11 @@ class OpenAIApp:
         except Exception as error:
             raise call_error(error, parsed.prompt_field) from error
         return json_response({"input_tokens": tokens})
+    async def _answer_tools(self, request: Request) -> Response:
+        tools = self._tools.get(request.path_params["token"])
+        if tools is None:
+            raise episode_over()
+        return await tools.answer(request)
 
     async def _models(self, request: Request) -> Response:
         return list_models(self._endpoint(request.path_params["token"]).model)

@@ -147,7 +147,9 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
     if episode.env_score is not None or episode.env_error:
         row |= {"env_score": episode.env_score, "env_error": episode.env_error}
     if episode.tools:
-        row["tools"] = {name: vars(use) for name, use in episode.tools.items()}
+        row["tools"] = {name: _use_to_row(use) for name, use in episode.tools.items()}
+    if episode.no_credit:
+        row["no_credit"] = sorted(episode.no_credit)
     plain_row: dict[str, Any] = plain(row)
     return plain_row
 
@@ -156,6 +158,10 @@ def _output_to_row(output: WorkflowOutput) -> dict[str, Any]:
     row: dict[str, Any] = {"reward": output.reward, "metrics": output.metrics}
     same = output.response is output.answer  # their == is somebody else's code
     return row if same else {**row, "response": plain_foreign(output.response)}
+
+
+def _use_to_row(use: ToolUse) -> dict[str, Any]:
+    return {name: value for name, value in vars(use).items() if name != "causes" or value}
 
 
 def _verdict_to_row(verdict: Verdict) -> dict[str, Any]:
@@ -278,6 +284,7 @@ def episode_from_row(row: Mapping[str, Any]) -> EpisodeRecord:
         agent_rewards=row["agent_rewards"],
         turn_rewards={int(turn): reward for turn, reward in row["turn_rewards"].items()},
         tools={name: ToolUse(**use) for name, use in row.get("tools", {}).items()},
+        no_credit=frozenset(row.get("no_credit", ())),
         env_score=row.get("env_score"),
         env_error=row.get("env_error", ""),
     )

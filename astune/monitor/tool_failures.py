@@ -118,8 +118,7 @@ def failing_tools(episodes: Sequence[Episode]) -> list[str]:
     found: dict[str, ToolUse] = {}
     for episode in episodes:
         for name, use in episode.tools.items():
-            before = found.get(name, ToolUse())
-            found[name] = ToolUse(before.calls + use.calls, before.errors + use.errors, before.message or use.message)
+            found[name] = found.get(name, ToolUse()) + use
     return [
         f"all {use.calls} calls of the tool {name} failed, as here: {use.message:.300}"
         for name, use in sorted(found.items())

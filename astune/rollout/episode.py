@@ -11,6 +11,7 @@ How an episode ends:
     came late for its step                 LATE               none
     raised, or returned the wrong type     ERROR              none
     met an environment that failed         ERROR              none
+    called a tool that broke               ERROR              none (astune.tools.on_failure)
     met a policy that failed               ERROR              none
     returned, but the judge failed         ERROR              none
 
@@ -39,7 +40,7 @@ from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contain, text_of, traceback_of
-from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, Turn, WorkflowOutput
+from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, ToolCause, Turn, WorkflowOutput
 from astune.workflow.tuner import Tuner
 from astune.workflow.workflow_base import begin_attempt, check_output
 
@@ -102,7 +103,9 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             wrap=setup.observer.source,
         )
         length = setup.policy.context_length
-        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, setup.notes, setup.texts)
+        ends = setup.tools.config.on_failure.causes("end")
+        shared = setup.notes, setup.texts, ends
+        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, *shared)
         try:
             episode = await _play(tuner, tracker, setup, late)
         except asyncio.CancelledError:
@@ -116,19 +119,22 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
 
 
 async def _play(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late: asyncio.Event | None) -> Episode:
-    """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens."""
+    """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens, and its
+    servers of tools are given back."""
     try:
         try:
             end = await _run(tuner, tracker, setup, late)
         finally:
             tuner.close()  # calls under way end before the turns are read
-        episode = _episode(tuner, tracker, end)
+        episode = _episode(tuner, tracker, end, setup.tools.config.on_failure.causes("no_credit"))
         return episode if end.stop_reason in NOT_JUDGED else await with_score(episode, tuner.instance, setup)
     finally:
         await release(tuner.instance, setup)
 
 
-def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
+def _episode(
+    tuner: Tuner, tracker: ContextTracker, end: _End, no_credit: frozenset[ToolCause] = frozenset()
+) -> Episode:
     """The episode as far as the workflow made it, without a verdict."""
     return Episode(
         episode_id=tuner.episode_id,
@@ -141,10 +147,11 @@ def _episode(tuner: Tuner, tracker: ContextTracker, end: _End) -> Episode:
         unique_tokens=tracker.unique_tokens,
         agent_rewards=dict(tuner.agent_rewards),
         turn_rewards=dict(tuner.turn_rewards),
-        tools=tuner.tools.uses,
+        tools=tuner.tool_log.uses,
+        no_credit=tuner.tool_log.turns_with(no_credit, tracker.turns),
         metrics={
             **turn_metrics(tracker.turns, tracker.lost_calls),
-            **tuner.tools.metrics,
+            **tuner.tool_log.metrics,
             **({"recovered_calls": float(tuner.recovered)} if tuner.recovered else {}),
         },
     )
@@ -164,6 +171,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
     output, raised = None, None
     try:
         await enter_environment(tuner, setup)
+        if setup.tools.pools:
+            tuner.tools.servers = await setup.tools.take(tuner.episode_id, tuner.task)
         with contain("the workflow"):
             workflow = setup.workflow_factory()
             work = begin_attempt(workflow, tuner.task, tuner)

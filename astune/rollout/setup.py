@@ -13,12 +13,14 @@ from typing import Any, Protocol
 from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import RolloutConfig
+from astune.config.tools import ToolsConfig
 from astune.context_tracker.calls import Source
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.support.short_pauses import short_pauses
 from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
+from astune.tools import ToolServers
 from astune.types import Episode, Policy, Sampling, Task
 from astune.workflow.lifetime import lifetime
 from astune.workflow.named_texts import NamedTexts
@@ -134,6 +136,8 @@ class RolloutSetup:
     """The service at which tasks with an `env_type` get their instances."""
     environment_params: Mapping[str, Any] = field(default_factory=dict)
     """Sent along when an instance is made."""
+    tools: ToolServers = field(default_factory=lambda: ToolServers(ToolsConfig()))
+    """The servers whose tools each episode has."""
     judges_alone: bool = False
     """No attempts are compared, as in an evaluation: what one gets does not depend on the others."""
 
@@ -146,9 +150,16 @@ class RolloutSetup:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Episodes are played within it: the workflow is set up, here or wherever they are. Raises SetupError."""
-        async with lifetime(self.workflow_factory) if self.player is None else self.player:
+        async with self.shared() if self.player is None else self.player:
             with short_pauses():
                 yield
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Have in this process what episodes share: servers of tools, and what the workflow sets up. Raises
+        SetupError."""
+        async with self.tools, lifetime(self.workflow_factory):
+            yield
 
     def judge_of(self, task: Task) -> Judge | None:
         """The judge that the task names, else the one of the run."""

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
@@ -24,6 +25,14 @@ LEAVE_SECONDS = 5.0
 """Time for tasks to end that are still running when `main` is done, and were cancelled."""
 RUN_IS_OVER = "the run is over"
 """The message of their CancelledError."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first error of those that came together: they are mostly one, in groups that anyio made around it."""
+    if sys.version_info >= (3, 11):
+        while isinstance(error, BaseExceptionGroup):  # noqa: F821
+            error = error.exceptions[0]
+    return error
 
 
 async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:

@@ -18,6 +18,7 @@ from astune.errors import ConfigError, PolicyError
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.task_judge import TaskJudges, make_judge
+from astune.tools import ToolServers
 from astune.types import Generation, Policy, Sampling
 from astune.workflow.named_texts import NamedTexts, texts_of
 from astune.workflow.workflow_base import as_workflow, find_missing_text
@@ -64,6 +65,7 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
         },
         texts=NamedTexts(texts),
         environments=environments_of(service),
+        tools=ToolServers(config.tools),
         environment_params=service.params,
     )
 

@@ -43,6 +43,7 @@ from typing import Any
 from astune.errors import MissingDependency, WorkflowError, nearest
 from astune.types import WorkflowOutput
 from astune.workflow.named_texts import CURRENT, SKILL
+from astune.workflow.notes import Notes
 from astune.workflow.tool_log import ToolLog, says_it_failed
 
 MODEL_NAME = "policy"
@@ -101,7 +102,7 @@ def _watch_tools(model: Any, log: ToolLog) -> None:
     call_api = model._call_api
 
     async def watch(model_name: str, messages: Any, tools: Any = None, *args: Any, **options: Any) -> Any:
-        log.add_offered(tool["function"]["name"] for tool in tools or ())
+        log.add_offered(tools or ())
         for message in messages:
             for result in message.get_content_blocks("tool_result"):
                 log.add_result(result.id, result.name, _what_failed(result))
@@ -215,7 +216,7 @@ def toolkit_of(tools: Sequence[Tool], act: Act) -> Any:
 def _toolkit_2(tools: Sequence[Tool], act: Act) -> Any:
     module, permission = import_module("agentscope.tool"), import_module("agentscope.permission")
     allowed = permission.PermissionDecision(
-        behavior=permission.PermissionBehavior.ALLOW, message="An environment's tools act in the environment alone."
+        behavior=permission.PermissionBehavior.ALLOW, message="These tools act where the run says, and nobody is asked."
     )
     text = import_module("agentscope.message").TextBlock
     made = []
@@ -261,6 +262,8 @@ def _parameters(tool: Tool) -> Mapping[str, Any]:
     return tool["function"].get("parameters") or {"type": "object", "properties": {}}
 
 
+HOST_TOOLS = "tools that act on this machine: "
+"""Begins the subject of the note about them."""
 OF_2 = ("Bash", "PowerShell", "Write", "Edit")
 OF_1 = ("execute_python_code", "execute_shell_command", "write_text_file", "insert_text_file")
 
@@ -273,6 +276,17 @@ def host_tools(offered: Sequence[Mapping[str, Any]]) -> list[str]:
     return (
         [tool["function"]["name"] for tool in offered if tool["function"]["name"] in handed_out] if handed_out else []
     )
+
+
+def note_host_tools(notes: Notes, episode_id: str, agent: str, offered: Sequence[Mapping[str, Any]]) -> None:
+    """Warn once of tools that act on this machine."""
+    if found := host_tools(offered):
+        notes.once(
+            f"{HOST_TOOLS}{', '.join(found)}",
+            f"{episode_id}, agent {agent!r}: its tools {', '.join(found)} act on this machine, as the user who "
+            "runs the training, with whatever the model writes; nothing asks before they run. Take them out, or "
+            "give them a sandbox: on AgentScope 2.x the tools of a workspace, as DockerWorkspace, or backend=",
+        )
 
 
 @functools.cache

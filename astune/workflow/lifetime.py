@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from astune.errors import SetupError
 from astune.plugins import culprit
-from astune.support.concurrency import RUN_IS_OVER
+from astune.support.concurrency import RUN_IS_OVER, first_error
 from astune.workflow.workflow_base import FunctionWorkflow, Workflow, WorkflowFactory, call_user_code, location
 
 logger = logging.getLogger(__name__)
@@ -118,9 +117,5 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _write_error(error: BaseException) -> str:
-    """The error in the user's own line. Of several that came together, the first: they are mostly one, in groups that
-    anyio made around it."""
-    if sys.version_info >= (3, 11):
-        while isinstance(error, BaseExceptionGroup):  # noqa: F821
-            error = error.exceptions[0]
-    return culprit(error)
+    """The error in the user's own line."""
+    return culprit(first_error(error))

@@ -1,18 +1,23 @@
-"""An episode's tool calls: counted, with those that failed, and checked, whether each has its result.
+"""An episode's tool calls: counted, with those that failed and why, and checked, whether each has its result.
 
-A call has failed as the agent's framework reports its result, else as the text of the result says. Models are shown a
-history whose calls and results do not fit all the same, and learn from it.
+A call has failed as `tuner.tools` or the agent's framework reports its result, else as the text of the result says.
+Models are shown a history whose calls and results do not fit all the same, and learn from it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from astune.context_tracker.prompt.messages import show_content
-from astune.types import UNKNOWN_TOOL, ToolUse
+from astune.errors import ToolServerError
+from astune.task_judge.tool_use.calls import can_take
+from astune.tools.results import ToolResult, says_malformed
+from astune.types import UNKNOWN_TOOL, ToolCause, ToolUse, Turn
 
 _ERROR = re.compile(
     r"""\W*                                             # "[", "> ", "**"
@@ -54,53 +59,122 @@ def says_it_failed(text: str) -> bool:
 
 
 class ToolLog:
-    """Counts each result once, however often an agent sends it along with its history."""
+    """Counts each result once, however often an agent sends it along with its history. A call with one of the causes
+    `ends` ends the episode: the error is added to `failures`, and `check` raises it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, ends: frozenset[ToolCause] = frozenset(), failures: list[Exception] | None = None
+    ) -> None:
+        self._ends, self._failures = ends, failures
+        self._ended: ToolServerError | None = None
         self._seen: set[str] = set()
-        self._offered: set[str] = set()
-        self._called: dict[str, str] = {}
-        """The tools of calls without a result yet, by the id of the call."""
+        self._offered: dict[str, Mapping[str, Any]] = {}
+        self._called: dict[str, Mapping[str, Any]] = {}
+        """The functions, with arguments, of calls without a result yet, by the id of the call."""
+        self._made: set[tuple[str, str]] = set()
+        """Names and arguments of calls that have their result."""
+        self._reported: dict[str, deque[ToolUse]] = {}
+        """What `tuner.tools` said of calls whose result no model was shown yet, by the name of the tool."""
+        self._causes: dict[str, Collection[ToolCause]] = {}
+        """By the id of the call."""
         self._uses: dict[str, ToolUse] = {}
 
-    def add_offered(self, names: Iterable[str]) -> None:
-        self._offered.update(names)
+    def add_offered(self, tools: Iterable[Mapping[str, Any]]) -> None:
+        """Tools that a model is offered, in OpenAI's shape."""
+        self._offered.update((tool["function"]["name"], tool["function"]) for tool in tools)
 
     def add_calls(self, message: Mapping[str, Any]) -> None:
         """A model's answer, in OpenAI's shape, which may call tools."""
-        self._called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
+        self._called |= {call["id"]: call["function"] for call in message.get("tool_calls") or ()}
 
     def add_request(self, messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> None:
         """Count the results among the messages of an agent's request, in OpenAI's shape. Their text alone says how each
         call went."""
-        self._offered.update(tool["function"]["name"] for tool in tools)
+        self.add_offered(tools)
         for message in reversed(messages):
             if not self._called:
                 return
-            if message.get("role") == "tool" and (name := self._called.get(str(message.get("tool_call_id")))):
+            if message.get("role") == "tool" and (function := self._called.get(str(message.get("tool_call_id")))):
                 text = show_content(message)
-                self.add_result(str(message["tool_call_id"]), name, text if says_it_failed(text) else None)
+                self.add_result(str(message["tool_call_id"]), function["name"], text if says_it_failed(text) else None)
 
     def add_result(self, call_id: str, name: str, error: str | None) -> None:
         """The result of call `call_id` of the tool `name`; `error` is what went wrong, None if nothing did."""
-        self._called.pop(call_id, None)
+        function = self._called.pop(call_id, None)
         if call_id in self._seen:
             return
         self._seen.add(call_id)
-        name = name if name in self._offered else UNKNOWN_TOOL
-        before = self._uses.get(name, ToolUse())
-        message = before.message or (error or "")
-        self._uses[name] = ToolUse(before.calls + 1, before.errors + (error is not None), message)
+        causes: dict[ToolCause, int] = {}
+        arguments = "" if function is None else _read_arguments(function)
+        if function is not None:
+            if (name, str(arguments)) in self._made:
+                causes["repeated"] = 1
+            self._made.add((name, str(arguments)))
+        offered = self._offered.get(name)
+        if offered is None:
+            name, known = UNKNOWN_TOOL, ToolUse(1, 0 if error is None else 1, error or "", {"unknown": 1})
+        elif error is not None and (says_malformed(error) or not can_take(offered, arguments)):
+            known = ToolUse(1, 1, error, {"malformed": 1})
+        elif waiting := self._reported.get(name):
+            known = waiting.popleft()
+        else:
+            known = ToolUse(1, 0) if error is None else ToolUse(1, 1, error, {"said_no": 1})
+        known = replace(known, causes={**known.causes, **causes})
+        self._causes[call_id] = known.causes.keys()
+        self._uses[name] = self._uses.get(name, ToolUse()) + known
+        self._end_by(name, known)
+
+    def report(self, name: str, result: ToolResult) -> None:
+        """The result of a call that `tuner.tools` made, before any model is shown it."""
+        causes = {cause: 1 for cause in (result.cause, "cut_short" if result.cut_short else None) if cause is not None}
+        use = ToolUse(1, int(result.cause is not None), (result.detail or result.text) if result.cause else "", causes)
+        name = UNKNOWN_TOOL if result.cause == "unknown" else name
+        self._reported.setdefault(name, deque()).append(use)
+        self._end_by(name, use)
+
+    def check(self) -> None:
+        """Raises ToolServerError if a call has ended the episode."""
+        if self._ended is not None:
+            raise self._ended
+
+    def turns_with(self, causes: frozenset[ToolCause], turns: Sequence[Turn]) -> frozenset[int]:
+        """The numbers of the turns with a call that has one of the causes."""
+        found = {call_id for call_id, of_call in self._causes.items() if not causes.isdisjoint(of_call)}
+        return frozenset(
+            number
+            for number, turn in enumerate(turns)
+            if any(call.get("id") in found for call in turn.response.get("tool_calls") or ())
+        )
+
+    def _end_by(self, name: str, use: ToolUse) -> None:
+        ending = next((cause for cause in use.causes if cause in self._ends), None)
+        if ending is not None and self._ended is None:
+            key = f"astune.tools.on_failure.{ending}"
+            self._ended = ToolServerError(f"{name}: {use.message or ending} ({key}: end)")
+            if self._failures is not None:
+                self._failures.append(self._ended)
 
     @property
     def metrics(self) -> dict[str, float]:
         """`tool_calls` of an episode that was offered tools, also where it called none; nothing where it was offered
         none."""
-        return {"tool_calls": float(sum(use.calls for use in self._uses.values()))} if self._offered else {}
+        return {"tool_calls": float(sum(use.calls for use in self.uses.values()))} if self._offered else {}
 
     @property
     def uses(self) -> Mapping[str, ToolUse]:
-        return dict(self._uses)
+        uses = dict(self._uses)
+        for name, waiting in self._reported.items():
+            for use in waiting:
+                uses[name] = uses.get(name, ToolUse()) + use
+        return uses
+
+
+def _read_arguments(function: Mapping[str, Any]) -> object:
+    """The arguments of a call, None where they are no JSON."""
+    try:
+        return json.loads(function.get("arguments") or "{}")
+    except (ValueError, RecursionError):
+        return None
 
 
 UNKNOWN_CALL = "tool result without a call"

@@ -15,8 +15,9 @@ from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTrack
 from astune.errors import ContextOverflow, RolloutError, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, show_value
-from astune.types import Task
-from astune.workflow.agentscope import host_tools
+from astune.types import Task, ToolCause
+from astune.workflow.agentscope import note_host_tools
+from astune.workflow.episode_tools import EpisodeTools
 from astune.workflow.live_model import LiveSource
 from astune.workflow.named_texts import CURRENT, NamedTexts
 from astune.workflow.notes import Notes
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from astune.workflow.environment import TaskEnvironment
 
 MAIN_AGENT = "agent"
-HOST_TOOLS = "tools that act on this machine: "
-"""Begins the subject of the note about them."""
 Result = TypeVar("Result")
 
 
@@ -55,6 +54,7 @@ class Tuner:
         context_length: int,
         notes: Notes | None = None,
         texts: NamedTexts | None = None,
+        ends: frozenset[ToolCause] = frozenset(),
     ) -> None:
         self.task = task
         self.episode_id = episode_id
@@ -65,7 +65,7 @@ class Tuner:
         """The number of times that an agent met a limit and was answered in a call that it began afterwards."""
         self._limits: list[tuple[str, Exception]] = []
         """The `failures` that an agent may get over, with its name."""
-        self.tools = ToolLog()
+        self.tool_log = ToolLog(ends, self.failures)
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
         self.instance: EnvInstance | None = None
@@ -78,6 +78,8 @@ class Tuner:
         self._texts = texts or NamedTexts()
         CURRENT.set(self._texts)
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self.tools = EpisodeTools(self.tool_log, self._loop, self._check_open)
+        """The tools of `astune.tools.servers`, for this episode."""
         self._awaited: set[concurrent.futures.Future[Any]] = set()
         """The results that threads wait for."""
         self._tokens: dict[tuple[str, bool, str | None], str] = {}
@@ -106,7 +108,7 @@ class Tuner:
         if major_version() == 2:
             write_schemas_once()
         context_size = self._context_length if source is None else None
-        return chat_model(client, self.tools, context_size=context_size, options=options)
+        return chat_model(client, self.tool_log, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:
         """An AgentScope chat model for each of `astune.rollout.auxiliary_models`; the agents bear their names."""
@@ -215,15 +217,10 @@ class Tuner:
             self._notes.once(
                 kind, f"{self.episode_id}, agent {name!r}: {where}. The model is shown such a history as it is"
             )
-        if found := host_tools(request.tools):
-            self._notes.once(
-                f"{HOST_TOOLS}{', '.join(found)}",
-                f"{self.episode_id}, agent {name!r}: its tools {', '.join(found)} act on this machine, as the user who "
-                "runs the training, with whatever the model writes; nothing asks before they run. Take them out, or "
-                "give them a sandbox: on AgentScope 2.x the tools of a workspace, as DockerWorkspace, or backend=",
-            )
+        note_host_tools(self._notes, self.episode_id, name, request.tools)
         request = self._texts.describe(request)
-        self.tools.add_request(request.messages, request.tools)
+        self.tool_log.add_request(request.messages, request.tools)
+        self.tool_log.check()
         met = [limit for limit in self._limits if limit[0] == name]
         call = self._loop.create_task(self._tracker.choices(name, request, n, trainable=trainable, source=source))
         self._calls.add(call)
@@ -235,7 +232,7 @@ class Tuner:
         finally:
             self._calls.discard(call)
         for answer in answers:
-            self.tools.add_calls(answer.message)
+            self.tool_log.add_calls(answer.message)
         for limit in met:
             if limit in self._limits:  # a call beside this one may have found it
                 self._limits.remove(limit)
@@ -352,6 +349,7 @@ class Tuner:
         self._closed = True
         if self._environment is not None:
             self._environment.close()
+        self.tools.close()
         for call in self._calls:
             call.cancel()
         for future in tuple(self._awaited):

@@ -25,7 +25,7 @@ class Probe(Workflow):
         if task.metadata["case"] == "broken":
             time.sleep(0.1)
             raise ValueError("this task always fails")
-        tuner.tools.add_result("call_0", "search", "no network")
+        tuner.tool_log.add_result("call_0", "search", "no network")
         tuner.reward("probe", len(text) / 100)
         return WorkflowOutput(answer=text, metrics={"characters": len(text)})
 

@@ -117,8 +117,8 @@ async def test_calls_and_failures_are_counted_by_tool_as_their_results_say(make_
     answers = [call % ("calculate", "2+2"), call % ("calculate", "7*7"), call % ("invented", "1"), "Enough."]
     tuner, _, _ = make_tuner(answers)
     await make_agent(tuner.model("solver"), [])(Msg("user", TASK.query, "user"))
-    assert tuner.tools.uses["calculate"] == ToolUse(calls=2, errors=1, message="Error: '7*7'")
-    assert (tuner.tools.uses[UNKNOWN_TOOL].calls, tuner.tools.uses[UNKNOWN_TOOL].errors) == (1, 1)
+    assert tuner.tool_log.uses["calculate"] == ToolUse(calls=2, errors=1, message="Error: '7*7'")
+    assert (tuner.tool_log.uses[UNKNOWN_TOOL].calls, tuner.tool_log.uses[UNKNOWN_TOOL].errors) == (1, 1)
 
 
 async def test_structured_output_is_a_reply_that_was_made_to_call_a_tool(make_tuner, chat_format):

@@ -184,18 +184,18 @@ async def test_calls_and_failures_are_counted_by_tool_each_once(make_tuner):
     tuner, _, _ = make_tuner(answers)
     agent = make_agent(tuner.model("solver"), [], **training_defaults())
     assert await reply_of(agent) == "Enough."
-    assert dict(tuner.tools.uses) == {
+    assert dict(tuner.tool_log.uses) == {
         "calculate": ToolUse(calls=2, errors=1, message="'7*7'"),
-        UNKNOWN_TOOL: ToolUse(calls=1, errors=1, message=tuner.tools.uses[UNKNOWN_TOOL].message),
+        UNKNOWN_TOOL: ToolUse(calls=1, errors=1, message=tuner.tool_log.uses[UNKNOWN_TOOL].message),
     }
-    assert tuner.tools.metrics == {"tool_calls": 3.0}
+    assert tuner.tool_log.metrics == {"tool_calls": 3.0}
 
 
 async def test_an_agent_that_calls_none_of_its_tools_has_called_0_and_one_without_tools_says_nothing(make_tuner):
     tuner, _, _ = make_tuner(["The answer is 12."])
-    assert tuner.tools.metrics == {}
+    assert tuner.tool_log.metrics == {}
     assert await reply_of(make_agent(tuner.model("solver"), [], **training_defaults())) == "The answer is 12."
-    assert tuner.tools.metrics == {"tool_calls": 0.0} and tuner.tools.uses == {}
+    assert tuner.tool_log.metrics == {"tool_calls": 0.0} and tuner.tool_log.uses == {}
 
 
 class Sandbox(BackendBase):

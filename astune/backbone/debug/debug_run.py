@@ -31,7 +31,6 @@ from astune.rollout.setup import RolloutSetup
 from astune.support.terminal import Console
 from astune.training.rollout_setup import sampling_for, weighting_for
 from astune.types import Episode, Group, Sample
-from astune.workflow.lifetime import lifetime
 
 ShowUpdate = Callable[[Sequence[Sample], Group], Awaitable[None]]
 """Shows what one optimizer step over the samples of a group would do."""
@@ -65,7 +64,7 @@ class DebugRun:
         )
         self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source, studio)
         self.setup = replace(self.setup, observer=self._observer)
-        async with lifetime(self.setup.workflow_factory):
+        async with self.setup.shared():
             await self._play(groups)
 
     async def _play(self, groups: Iterable[Attempts]) -> None:

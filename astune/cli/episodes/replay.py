@@ -30,7 +30,6 @@ from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.training.rollout_setup import NoPolicy, environment_service, rollout_setup
 from astune.types import Episode
-from astune.workflow.lifetime import lifetime
 
 NO_LIMIT = 2**20
 """Context length of a model that does not say how much it was made for."""
@@ -162,7 +161,7 @@ async def _setup(config: AstuneConfig, stack: AsyncExitStack) -> RolloutSetup:
     chat_format = load_chat_format(model, resolve_base_dir(model.path, weights=False))
     context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
     setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
-    await stack.enter_async_context(lifetime(setup.workflow_factory))
+    await stack.enter_async_context(setup.shared())
     return setup
 
 

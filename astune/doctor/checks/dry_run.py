@@ -30,7 +30,7 @@ from astune.support.user_values import text_of
 from astune.task_judge import Judge
 from astune.training.rollout_setup import NoPolicy, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
-from astune.workflow.tuner import HOST_TOOLS
+from astune.workflow.agentscope import HOST_TOOLS
 from astune.workflow.workflow_base import as_workflow
 
 KEY = "astune.rollout.agentscope_learn_protocol"

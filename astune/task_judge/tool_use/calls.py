@@ -72,12 +72,15 @@ def _check_call(turn: Turn, call: Mapping[str, Any], result: str | None) -> Chec
         arguments = json.loads(call["function"].get("arguments") or "{}")
     except (ValueError, RecursionError):
         arguments = None
-    valid = name in offered and isinstance(arguments, dict)
-    if valid:
-        required = (offered[name].get("parameters") or {}).get("required") or ()
-        valid = set(required) <= set(arguments)
+    valid = name in offered and can_take(offered[name], arguments)
     failed = result is not None and says_error(result)
     return CheckedCall(name, arguments if isinstance(arguments, dict) else {}, valid, failed)
+
+
+def can_take(function: Mapping[str, Any], arguments: object) -> bool:
+    """True if the arguments are an object with all that the function's schema requires."""
+    required = (function.get("parameters") or {}).get("required") or ()
+    return isinstance(arguments, dict) and set(required) <= set(arguments)
 
 
 def says_error(result: str) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from astune.backbone.trinity.shared.events import SetupFailed
 from astune.backbone.trinity.shared.mailbox import find_mailbox, post
 from astune.errors import SetupError
+from astune.rollout.setup import RolloutSetup
 from astune.workflow.lifetime import Lifetime
 from astune.workflow.workflow_base import WorkflowFactory
 
@@ -22,17 +23,18 @@ _open: dict[WorkflowFactory, _Shared] = {}
 
 
 @asynccontextmanager
-async def share_setup(factory: WorkflowFactory) -> AsyncIterator[None]:
-    """Have the workflow set up in this process while the block runs; the block that comes first sets it up. Raises
-    SetupError, and tells the driver, if `setup` fails or has failed here before."""
-    shared = _open.setdefault(factory, _Shared(factory))
+async def share_setup(setup: RolloutSetup) -> AsyncIterator[None]:
+    """Have the workflow set up in this process, and its servers of tools started, while the block runs; the block that
+    comes first does so. Raises SetupError, and tells the driver, if that fails or has failed here before."""
+    shared = _open.setdefault(setup.workflow_factory, _Shared(setup))
     async with shared.in_use():
         yield
 
 
 class _Shared:
-    def __init__(self, factory: WorkflowFactory) -> None:
-        self._factory, self._lifetime = factory, Lifetime(factory)
+    def __init__(self, setup: RolloutSetup) -> None:
+        self._factory, self._lifetime = setup.workflow_factory, Lifetime(setup.workflow_factory)
+        self._tools = setup.tools
         self._users = 0
         self._unused = asyncio.Event()
         self._started: asyncio.Task[None] | None = None
@@ -54,7 +56,10 @@ class _Shared:
 
     async def _start(self) -> None:
         try:
-            await self._lifetime.start()
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self._tools)
+                await self._lifetime.start()
+                stack.pop_all()
         except SetupError as error:
             post(SetupFailed(str(error)))
             raise
@@ -67,4 +72,5 @@ class _Shared:
         await self._unused.wait()
         del _open[self._factory]  # a group that comes after all gets a new one, which ends with it
         await self._lifetime.end()
+        await self._tools.__aexit__()
         await mailbox.count_closed.remote()

@@ -53,7 +53,8 @@ class Evaluations:
     async def _play(self, step: int, evaluation: Evaluation) -> list[Group]:
         """The tasks dealt out to the engines, each with its share of the episodes under way."""
         config, count = self.parts.config, len(self._engines)
-        setups = [replace(setup_for(self.parts, engine), judges_alone=True) for engine in self._engines]
+        tools = setup_for(self.parts, self._engines[0]).tools
+        setups = [replace(setup_for(self.parts, engine), judges_alone=True, tools=tools) for engine in self._engines]
 
         def tell(episode: Episode) -> None:
             post(EpisodeDone(portable(episode), step, f"eval/{evaluation.name}"))
@@ -71,7 +72,7 @@ class Evaluations:
             )
             for number, setup in enumerate(setups)
         ]
-        async with share_setup(setups[0].workflow_factory):
+        async with share_setup(setups[0]):
             return [group for groups in await all_or_none(work) for group in groups]
 
 

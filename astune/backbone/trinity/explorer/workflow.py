@@ -47,7 +47,7 @@ class AstuneWorkflow(Workflow):  # type: ignore[misc]
         parts = load_parts(self.task.workflow_args)
         step = int(self.task.batch_id)
         setup = setup_for(parts, self.model)
-        async with share_setup(setup.workflow_factory):
+        async with share_setup(setup):
             with LoopWatch(lambda text: post(Warned(text))):
                 group = await run_group(
                     Task(**self.task.raw_task),

@@ -1,0 +1,270 @@
+"""One MCP server: started by a command, or reached at an address. The package `mcp`, 1.x or 2.x, is used here alone."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from importlib import import_module, metadata
+from typing import Any
+
+from astune.config.tools import ToolServerConfig
+from astune.errors import ConfigError, MissingDependency, ToolServerError
+from astune.support.concurrency import first_error
+from astune.support.user_values import text_of
+
+LAST_CHARACTERS = 2000
+"""Kept of what a server writes to its standard error."""
+STOP_SECONDS = 10.0
+"""A server that is not gone by then is left to itself; the package kills it after 2 s."""
+MOST_UNANSWERED = 3
+"""Calls in a row without an answer after which a server counts as broken."""
+Wire = Mapping[str, Any]
+"""A message of the protocol as JSON has it: 1.x and 2.x name its fields differently in Python."""
+
+
+class Connection:
+    """A session at one server, in a task of its own, as anyio's cancel scopes must be left where they were entered.
+
+    `tools` are the server's, as it lists them. `used` is True once an agent has called one, `stale` once a call was
+    given up: nobody knows what it did, or still does.
+    """
+
+    def __init__(self, name: str, config: ToolServerConfig) -> None:
+        self.name = name
+        self.tools: Sequence[Wire] = ()
+        self.used = self.stale = False
+        self.start_seconds = 0.0
+        self._config = config
+        self._unanswered = 0
+        self._session: Any = None
+        self._failed: BaseException | None = None
+        self._ready, self._closing = asyncio.Event(), asyncio.Event()
+        self._said = _LastWords()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def works(self) -> bool:
+        return self._session is not None
+
+    async def start(self) -> None:
+        """Start it, and ask for its tools. Raises ToolServerError."""
+        began = time.monotonic()
+        self._task = asyncio.create_task(self._hold(), name=f"tool server {self.name}")
+        try:
+            await asyncio.wait_for(self._ready.wait(), self._config.start_limit)
+        except asyncio.TimeoutError:
+            await self.close()
+            raise self._error(f"has not started within {self._config.start_limit:g} s") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        self.start_seconds = time.monotonic() - began
+        if not self.works:
+            raise self._error(f"does not start: {_first(self._failed)}")
+
+    async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Wire:
+        """The result of one tool.
+
+        Raises:
+            CallRefused: the server does not take the call.
+            asyncio.TimeoutError: there is no answer after so many seconds.
+            ToolServerError: the server has died, or could not be reached.
+        """
+        session, holding = self._session, self._task
+        if session is None or holding is None:
+            raise self._error(f"has ended: {_first(self._failed)}")
+        work = asyncio.ensure_future(session.call_tool(name, dict(arguments)))
+        try:
+            await asyncio.wait({work, holding}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not work.done():
+                self.stale = True
+                work.cancel()
+        if work.done() and not work.cancelled():
+            self._unanswered = 0
+            return self._read(work)
+        if holding.done():
+            raise self._error(f"died during a call: {_first(self._failed)}")
+        self._unanswered += 1
+        if self._unanswered == MOST_UNANSWERED:
+            self._session = None
+            self._failed = TimeoutError(f"{MOST_UNANSWERED} calls in a row got no answer")
+        raise asyncio.TimeoutError
+
+    async def close(self) -> None:
+        """End the session, and the server if this started it."""
+        self._session = None
+        self._closing.set()
+        if self._task is not None:
+            if not self._ready.is_set():
+                self._task.cancel()
+            await asyncio.wait({self._task}, timeout=STOP_SECONDS)
+        self._said.close()
+
+    def _read(self, work: asyncio.Task[Any]) -> Wire:
+        try:
+            return to_wire(work.result())
+        except error_class() as error:
+            if error.error.code == CONNECTION_CLOSED:
+                self._session = None
+                raise self._error(f"died during a call: {error}") from error
+            raise CallRefused(error.error.code, error.error.message) from error
+        except asyncio.CancelledError:
+            raise self._error("died during a call") from None
+        except Exception as error:  # a stream of anyio that is closed, an address that nobody answers at
+            self._session = None
+            raise self._error(f"cannot be reached: {_first(error)}") from error
+
+    async def _hold(self) -> None:
+        mcp = mcp_package()
+        try:
+            async with AsyncExitStack() as stack:
+                read, write = (await stack.enter_async_context(self._transport()))[:2]
+                self._said.close_writing()
+                session = await stack.enter_async_context(mcp.ClientSession(read, write))
+                await session.initialize()
+                self.tools = await _list_tools(session)
+                self._session = session
+                self._ready.set()
+                await self._closing.wait()
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._session = None
+            self._ready.set()
+
+    def _transport(self) -> Any:
+        config = self._config
+        if config.url is None:
+            command = config.command[0]
+            parameters = mcp_package().StdioServerParameters(
+                command=sys.executable if command == "python" else command,
+                args=list(config.command[1:]),
+                env=config.env | {name: variable(self.name, "pass_env", name) for name in config.pass_env},
+                cwd=config.folder,
+            )
+            return mcp_package().stdio_client(parameters, errlog=self._said.open())
+        headers = {}
+        if config.token_env is not None:
+            headers["Authorization"] = f"Bearer {variable(self.name, 'token_env', config.token_env)}"
+        if config.transport == "sse":
+            return import_module("mcp.client.sse").sse_client(config.url, headers=headers)
+        http = import_module("mcp.client.streamable_http")
+        return http.streamable_http_client(config.url, http_client=http.create_mcp_http_client(headers=headers))
+
+    def _error(self, what: str) -> ToolServerError:
+        said = self._said.text()
+        return ToolServerError(f"astune.tools.servers.{self.name}: the server {what}{f'; it said: {said}' if said else ''}")
+
+
+class CallRefused(Exception):
+    """A call that the server answered with an error of the protocol, and its code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+CONNECTION_CLOSED = -32000
+INVALID_PARAMS = -32602
+
+
+def to_wire(message: Any) -> Wire:
+    """A message of the package as JSON has it."""
+    wire: Wire = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return wire
+
+
+def variable(server: str, key: str, name: str) -> str:
+    """The value of an environment variable of the run. Raises ConfigError if it is not set."""
+    if name not in os.environ:
+        raise ConfigError(f"astune.tools.servers.{server}.{key}: the environment variable {name} is not set")
+    return os.environ[name]
+
+
+@functools.cache
+def mcp_package() -> Any:
+    """The package `mcp`. Raises MissingDependency."""
+    try:
+        return import_module("mcp")
+    except ModuleNotFoundError as error:
+        raise MissingDependency('astune.tools.servers needs the package mcp: pip install "astune[tools]"') from error
+
+
+@functools.cache
+def error_class() -> type[Any]:
+    """The package's error of an answer that is one."""
+    name = "McpError" if metadata.version("mcp").startswith("1.") else "MCPError"
+    found: type[Any] = vars(mcp_package())[name]
+    return found
+
+
+async def _list_tools(session: Any) -> list[Wire]:
+    page = await session.list_tools()
+    found = [to_wire(tool) for tool in page.tools]
+    while cursor := to_wire(page).get("nextCursor"):
+        page = await session.list_tools(params=mcp_package().types.PaginatedRequestParams(cursor=cursor))
+        found += [to_wire(tool) for tool in page.tools]
+    return found
+
+
+def _first(error: BaseException | None) -> str:
+    """The error in a line; of several that anyio put into a group, the first."""
+    if error is None:
+        return "it was closed"
+    first = first_error(error)
+    return f"{type(first).__name__}: {text_of(first)}"
+
+
+class _LastWords:
+    """The end of what a server writes to its standard error, read while the loop turns."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+        self._reading: int | None = None
+        self._writing: Any = None
+
+    def open(self) -> Any:
+        """The file for the server to write to."""
+        self._reading, writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._writing = os.fdopen(writing, "w")
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+        return self._writing
+
+    def close_writing(self) -> None:
+        """Leave the writing to the server, which has the file now."""
+        if self._writing is not None:
+            self._writing.close()
+
+    def text(self) -> str:
+        """The last lines, in one."""
+        if self._reading is not None:
+            self._read()
+        return " | ".join(line.strip() for line in self._kept.splitlines()[-5:] if line.strip())
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._read()
+        if self._reading is not None:
+            self._end()
+        self.close_writing()
+
+    def _read(self) -> None:
+        assert self._reading is not None
+        with suppress(BlockingIOError):
+            data = os.read(self._reading, 65536)
+            self._kept = (self._kept + data.decode(errors="replace"))[-LAST_CHARACTERS:]
+            if not data:
+                self._end()
+
+    def _end(self) -> None:
+        assert self._reading is not None
+        asyncio.get_running_loop().remove_reader(self._reading)
+        os.close(self._reading)
+        self._reading = None

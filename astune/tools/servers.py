@@ -1,0 +1,162 @@
+"""All servers of a run, whose tools each episode gets."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astune.config.tools import SHARED, ToolsConfig
+from astune.errors import ConfigError, SetupError, ToolServerError, nearest
+from astune.support.concurrency import all_or_none
+from astune.tools.connection import INVALID_PARAMS, CallRefused, Connection, Wire
+from astune.tools.pool import ServerPool, start_limit
+from astune.tools.results import ToolResult, read_result
+from astune.types import Task
+
+KEY = "astune.tools.servers"
+
+
+@dataclass(frozen=True)
+class ServedTool:
+    """A tool, by the name that agents know."""
+
+    name: str
+    server: str
+    theirs: str
+    """The name that the server has for it."""
+    definition: Mapping[str, Any]
+    """In OpenAI's shape."""
+    repeatable: bool
+    """True if the server says that it is read-only or idempotent."""
+
+
+class ToolServers:
+    """The servers of `astune.tools` while this is entered. Entering raises SetupError where one does not start, and
+    ConfigError where their tools do not go together."""
+
+    def __init__(self, config: ToolsConfig) -> None:
+        self.config = config
+        self.tools: dict[str, ServedTool] = {}
+        self.first: dict[str, Connection] = {}
+        """A connection to each server, as it was when the run began."""
+        self.pools: dict[str, ServerPool] = {}
+
+    async def __aenter__(self) -> ToolServers:
+        starting = start_limit()
+        self.pools = {name: ServerPool(name, each, starting) for name, each in sorted(self.config.servers.items())}
+        try:
+            first = await all_or_none([pool.open() for pool in self.pools.values()])
+            self.first = dict(zip(self.pools, first, strict=True))
+            self.tools = self._find_tools()
+        except ToolServerError as error:
+            await self._close()
+            raise SetupError(f"{error}; no episode was started") from error
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def take(self, episode_id: str, task: Task) -> EpisodeServers:
+        """The servers of an episode; they are to be given back. Raises ToolServerError.
+
+        All take them in the same order, so that no two wait for what the other has.
+        """
+        taken = EpisodeServers(self, episode_id, task)
+        try:
+            for name, pool in self.pools.items():
+                taken.connections[name] = await pool.take(pool.key_of(episode_id, task), task)
+        except BaseException:
+            taken.give_back()
+            raise
+        return taken
+
+    async def _close(self) -> None:
+        pools, self.pools = self.pools, {}
+        await asyncio.gather(*(pool.close() for pool in pools.values()))
+
+    def _find_tools(self) -> dict[str, ServedTool]:
+        found: dict[str, ServedTool] = {}
+        for server, connection in self.first.items():
+            for tool in self._tools_of(server, connection):
+                if other := found.get(tool.name):
+                    raise ConfigError(
+                        f"{KEY}.{server}: its tool {tool.theirs!r} has the name {tool.name!r} of one of {other.server}; "
+                        f"give it another: {KEY}.{server}.rename={{{tool.theirs}: {server}_{tool.name}}}"
+                    )
+                found[tool.name] = tool
+        return found
+
+    def _tools_of(self, server: str, connection: Connection) -> Iterator[ServedTool]:
+        config, listed = self.config.servers[server], {str(wire["name"]): wire for wire in connection.tools}
+        named = {"allow": config.allow, "deny": config.deny, "rename": tuple(config.rename)}
+        named["reset"] = () if config.reset is None else (config.reset,)
+        for key, names in named.items():
+            for name in names:
+                if name not in listed:
+                    has = ", ".join(listed) or "none"
+                    raise ConfigError(f"{KEY}.{server}.{key}: no tool {name!r}.{nearest(name, listed)} It has: {has}")
+        for name, wire in listed.items():
+            if (not config.allow or name in config.allow) and name not in config.deny and name != config.reset:
+                yield _served(server, wire, config.rename.get(name) or re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64])
+
+
+def _served(server: str, wire: Wire, name: str) -> ServedTool:
+    hints = wire.get("annotations") or {}
+    schema = {"type": "object", "properties": {}, **(wire.get("inputSchema") or {})}
+    function = {"name": name, "description": wire.get("description") or "", "parameters": schema}
+    repeatable = bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
+    return ServedTool(name, server, wire["name"], {"type": "function", "function": function}, repeatable)
+
+
+class EpisodeServers:
+    """The servers that one episode has."""
+
+    def __init__(self, servers: ToolServers, episode_id: str, task: Task) -> None:
+        self.tools = servers.tools
+        self.connections: dict[str, Connection] = {}
+        self._servers = servers
+        self._episode_id, self._task = episode_id, task
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call the tool. What goes wrong is a result: its text tells the agent, its cause everybody else."""
+        tool = self.tools.get(name)
+        if tool is None:
+            hint = nearest(name, self.tools)
+            return ToolResult(f"Error: there is no tool {name!r}.{hint} There are: {', '.join(self.tools)}", "unknown")
+        config = self._servers.config.servers[tool.server]
+        result = await self._try(tool, arguments)
+        for _ in range(config.retries if tool.repeatable else 0):
+            if result.cause != "time_limit" and not (result.cause == "broke" and config.isolation == SHARED):
+                break
+            result = await self._try(tool, arguments)
+        return result
+
+    async def _try(self, tool: ServedTool, arguments: Mapping[str, Any]) -> ToolResult:
+        pool = self._servers.pools[tool.server]
+        config, connection = pool.config, self.connections[tool.server]
+        try:
+            if config.isolation == SHARED and not connection.works:
+                connection = await pool.renew("", connection, self._task)
+                self.connections[tool.server] = connection
+            connection.used = True
+            wire = await connection.call(tool.theirs, arguments, config.time_limit)
+        except asyncio.TimeoutError:
+            return ToolResult(f"Error: {tool.name} gave no answer within {config.time_limit:g} s", "time_limit")
+        except CallRefused as error:
+            return ToolResult(f"Error: {error}", "malformed" if error.code == INVALID_PARAMS else "said_no")
+        except ToolServerError as error:
+            return ToolResult(f"Error: the tool {tool.name} is broken", "broke", detail=str(error))
+        return read_result(wire, config.longest_result, config.on_longer)
+
+    def give_back(self) -> None:
+        """Nothing is called after this."""
+        for name in self.connections:
+            if pool := self._servers.pools.get(name):
+                pool.give_back(pool.key_of(self._episode_id, self._task))
+        self.connections = {}
