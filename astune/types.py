@@ -261,7 +261,7 @@ UNKNOWN_TOOL = "(no such tool)"
 
 
 ToolCause = Literal["said_no", "malformed", "unknown", "repeated", "time_limit", "cut_short", "broke", "sandbox"]
-"""Why a call of a tool brought less than it might. `repeated` and `cut_short` say so of calls that did not fail, too."""
+"""Why a call of a tool brought less than it might. `repeated` and `cut_short` are no failures."""
 
 
 @dataclass(frozen=True)

@@ -93,15 +93,15 @@ class ToolServerConfig(Section):
     @model_validator(mode="after")
     def _reads_what_it_has(self) -> ToolServerConfig:
         kind, others = ("url", ("folder", "env", "pass_env")) if self.url else ("command", ("transport", "token_env"))
-        if unread := self._changed(others):
+        if unread := self._find_changed(others):
             raise ValueError(f"no {unread[0]}, which does not go with a {kind}")
-        if self.isolation == SHARED and (unread := self._changed(("reset", "warm"))):
+        if self.isolation == SHARED and (unread := self._find_changed(("reset", "warm"))):
             raise ValueError(f"no {unread[0]}, as all episodes share the server; or isolation: episode")
         if self.reset_with and self.reset is None:
             raise ValueError("reset, the tool that reset_with has arguments for")
         return self
 
-    def _changed(self, names: tuple[str, ...]) -> list[str]:
+    def _find_changed(self, names: tuple[str, ...]) -> list[str]:
         fields = type(self).model_fields
         return [name for name in names if getattr(self, name) != fields[name].get_default(call_default_factory=True)]
 

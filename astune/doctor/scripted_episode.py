@@ -75,7 +75,7 @@ def play(task: Task, setup: RolloutSetup, script: ModelScript, sampling: Samplin
     watch = LoopWatch(lambda text: None)
 
     async def work() -> Episode:
-        async with setup.shared():
+        async with setup.share():
             with watch:
                 return await run_episode(task, limited, episode_id="doctor", seed=0, sampling=sampling)
 

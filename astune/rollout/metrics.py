@@ -80,13 +80,14 @@ def late_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def tool_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Calls of each tool, those that failed, and the episodes in which it was offered."""
+    """Calls of each tool, those that failed, those with each cause, and the episodes in which it was offered."""
     counts: Counter[str] = Counter()
     for episode in episodes:
         counts.update(f"tools/offered/{name}" for name in episode.offered)
         for name, use in episode.tools.items():
             counts[f"tools/calls/{name}"] += use.calls
             counts[f"tools/errors/{name}"] += use.errors
+            counts.update({f"tools/causes/{cause}/{name}": number for cause, number in use.causes.items()})
     return {name: float(count) for name, count in sorted(counts.items())}
 
 

@@ -150,12 +150,12 @@ class RolloutSetup:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Episodes are played within it: the workflow is set up, here or wherever they are. Raises SetupError."""
-        async with self.shared() if self.player is None else self.player:
+        async with self.share() if self.player is None else self.player:
             with short_pauses():
                 yield
 
     @asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
+    async def share(self) -> AsyncIterator[None]:
         """Have in this process what episodes share: servers of tools, and what the workflow sets up. Raises
         SetupError."""
         async with self.tools, lifetime(self.workflow_factory):

@@ -159,7 +159,9 @@ class Connection:
 
     def _error(self, what: str) -> ToolServerError:
         said = self._said.text()
-        return ToolServerError(f"astune.tools.servers.{self.name}: the server {what}{f'; it said: {said}' if said else ''}")
+        return ToolServerError(
+            f"astune.tools.servers.{self.name}: the server {what}{f'; it said: {said}' if said else ''}"
+        )
 
 
 class CallRefused(Exception):

@@ -45,8 +45,8 @@ def read_result(wire: Mapping[str, Any], most: int, on_longer: Literal["cut", "r
         text, is_cut = _cut(text, most)
         return ToolResult(text or "Error: the tool failed, and says no more", cause, is_cut)
     if len(text) > most and on_longer == "refuse":
-        too_long = f"Error: the result has {len(text):,} characters, more than the {most:,} that are shown. Ask for less"
-        return ToolResult(too_long, "said_no", cut_short=True)
+        said = f"Error: the result has {len(text):,} characters, more than the {most:,} that are shown. Ask for less"
+        return ToolResult(said, "said_no", cut_short=True)
     text, is_cut = _cut(text, most)
     return ToolResult(text, cut_short=is_cut)
 

@@ -86,8 +86,8 @@ class ToolServers:
             for tool in self._tools_of(server, connection):
                 if other := found.get(tool.name):
                     raise ConfigError(
-                        f"{KEY}.{server}: its tool {tool.theirs!r} has the name {tool.name!r} of one of {other.server}; "
-                        f"give it another: {KEY}.{server}.rename={{{tool.theirs}: {server}_{tool.name}}}"
+                        f"{KEY}.{server}: its tool {tool.theirs!r} has the name of one of {other.server}; give it "
+                        f"another: {KEY}.{server}.rename={{{tool.theirs}: {server}_{tool.name}}}"
                     )
                 found[tool.name] = tool
         return found
@@ -103,10 +103,10 @@ class ToolServers:
                     raise ConfigError(f"{KEY}.{server}.{key}: no tool {name!r}.{nearest(name, listed)} It has: {has}")
         for name, wire in listed.items():
             if (not config.allow or name in config.allow) and name not in config.deny and name != config.reset:
-                yield _served(server, wire, config.rename.get(name) or re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64])
+                yield _make_tool(server, wire, config.rename.get(name) or re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64])
 
 
-def _served(server: str, wire: Wire, name: str) -> ServedTool:
+def _make_tool(server: str, wire: Wire, name: str) -> ServedTool:
     hints = wire.get("annotations") or {}
     schema = {"type": "object", "properties": {}, **(wire.get("inputSchema") or {})}
     function = {"name": name, "description": wire.get("description") or "", "parameters": schema}

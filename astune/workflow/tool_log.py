@@ -62,9 +62,7 @@ class ToolLog:
     """Counts each result once, however often an agent sends it along with its history. A call with one of the causes
     `ends` ends the episode: the error is added to `failures`, and `check` raises it."""
 
-    def __init__(
-        self, ends: frozenset[ToolCause] = frozenset(), failures: list[Exception] | None = None
-    ) -> None:
+    def __init__(self, ends: frozenset[ToolCause] = frozenset(), failures: list[Exception] | None = None) -> None:
         self._ends, self._failures = ends, failures
         self._ended: ToolServerError | None = None
         self._seen: set[str] = set()
@@ -111,14 +109,15 @@ class ToolLog:
                 causes["repeated"] = 1
             self._made.add((name, str(arguments)))
         offered = self._offered.get(name)
-        if offered is None:
-            name, known = UNKNOWN_TOOL, ToolUse(1, 0 if error is None else 1, error or "", {"unknown": 1})
-        elif error is not None and (says_malformed(error) or not can_take(offered, arguments)):
-            known = ToolUse(1, 1, error, {"malformed": 1})
-        elif waiting := self._reported.get(name):
+        name = name if offered is not None else UNKNOWN_TOOL
+        cause: ToolCause | None = "unknown" if offered is None else None if error is None else "said_no"
+        if offered is not None and error is not None and (says_malformed(error) or not can_take(offered, arguments)):
+            cause = "malformed"
+        waiting = self._reported.get(name)
+        if waiting and (cause != "malformed" or cause in waiting[0].causes):  # a framework may stop such a call itself
             known = waiting.popleft()
         else:
-            known = ToolUse(1, 0) if error is None else ToolUse(1, 1, error, {"said_no": 1})
+            known = ToolUse(1, int(error is not None), error or "", {} if cause is None else {cause: 1})
         known = replace(known, causes={**known.causes, **causes})
         self._causes[call_id] = known.causes.keys()
         self._uses[name] = self._uses.get(name, ToolUse()) + known

@@ -64,7 +64,7 @@ class DebugRun:
         )
         self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source, studio)
         self.setup = replace(self.setup, observer=self._observer)
-        async with self.setup.shared():
+        async with self.setup.share():
             await self._play(groups)
 
     async def _play(self, groups: Iterable[Attempts]) -> None:

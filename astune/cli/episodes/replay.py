@@ -161,7 +161,7 @@ async def _setup(config: AstuneConfig, stack: AsyncExitStack) -> RolloutSetup:
     chat_format = load_chat_format(model, resolve_base_dir(model.path, weights=False))
     context_length = model.max_model_len or chat_format.context_length or NO_LIMIT
     setup = rollout_setup(_without_keys(config), NoPolicy(context_length), chat_format)
-    await stack.enter_async_context(setup.shared())
+    await stack.enter_async_context(setup.share())
     return setup
 
 
