@@ -272,7 +272,7 @@ class ToolUse:
     calls: int = 0
     errors: int = 0
     message: str = ""
-    causes: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[ToolCause, int] = field(default_factory=dict)
 
     def __add__(self, other: ToolUse) -> ToolUse:
         causes = dict(Counter(self.causes) + Counter(other.causes))

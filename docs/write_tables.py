@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from astune.cli.endings import MEANINGS
-from astune.config.json_schema import FIRST_LINE, SCHEMA_FILE, schema_text
+from astune.cli.json_schema import FIRST_LINE, SCHEMA_FILE, schema_text
 from astune.config.keys import FIELDS, LEAVES, fates, value_at
 from astune.config.render import default_yaml
 from astune.config.schema import Config

@@ -59,7 +59,7 @@ def defaults() -> int:
 
 
 def schema() -> int:
-    from astune.config.json_schema import schema_text
+    from astune.cli.json_schema import schema_text
 
     sys.stdout.write(schema_text())
     return 0

@@ -160,8 +160,9 @@ def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
     return 1 if faults else 0
 
 
-def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
-    """`key=value` pairs, the values read as in a configuration: `size=8`, `slippery=false`, `names=[a, b]`."""
+def parse_options(options: Sequence[str], what: str = "--option ") -> Mapping[str, Any]:
+    """`key=value` pairs, the values read as in a configuration: `size=8`, `slippery=false`, `names=[a, b]`. Errors
+    call a pair `what`."""
     import yaml
 
     from astune.config.source import Loader
@@ -170,13 +171,13 @@ def parse_options(options: Sequence[str]) -> Mapping[str, Any]:
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
-            raise ConfigError(f"--option {option!r}: expected key=value")
+            raise ConfigError(f"{what}{option!r}: expected key=value")
         if key in parsed:
-            raise ConfigError(f"--option {key} is given twice")
+            raise ConfigError(f"{what}{key} is given twice")
         try:
             parsed[key] = yaml.load(value, Loader)
         except yaml.YAMLError as error:
-            raise ConfigError(f"--option {option!r}: the value is no YAML: {error}") from error
+            raise ConfigError(f"{what}{option!r}: the value is no YAML: {error}") from error
     return parsed
 
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, view
+from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, tools, view
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
 from astune.cli.eval import cells
@@ -41,7 +41,7 @@ COMMANDS = (
     *(prompt.add_prompt, evaluation.add_eval, cells.add_compare, doctor.add_doctor),
     *(tasks.add_tasks, tasks.add_check_tasks),
     *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
-    *(tinker_server.add_tinker_server, env.add_env, online.add_online),
+    *(tinker_server.add_tinker_server, env.add_env, tools.add_tools, online.add_online),
 )
 """In the order in which `--help` lists them."""
 

@@ -22,6 +22,7 @@ from astune.doctor.checks.online import check_service
 from astune.doctor.checks.packages import check_packages
 from astune.doctor.checks.run_folder import check_run_folder
 from astune.doctor.checks.tasks import check_tasks
+from astune.doctor.checks.tools import check_tools
 from astune.doctor.checks.training import check_training
 from astune.doctor.findings import Finding, fail, skip
 from astune.errors import name_error
@@ -34,6 +35,7 @@ CHECKS: Mapping[str, Check] = {
     "packages": check_packages,
     "tasks": check_tasks,
     "model": check_model,
+    "tools": check_tools,
     "workflow": check_workflow,
     "judge": check_judge,
     "dry run": check_dry_run,
@@ -49,7 +51,7 @@ CHECKS: Mapping[str, Check] = {
 """In the order in which they run: later ones use what earlier ones made."""
 OF_THE_RUN = ("config", "model", "template", "run folder", "online")
 """Checks of what all of `astune.stages` have in common."""
-OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
+OF_EPISODES = ("tasks", "tools", "workflow", "judge", "dry run", "context")
 """Checks of what a run needs to play episodes."""
 OF_RUNS = (*OF_EPISODES, "training", "run folder")
 """Checks of what `astune online` has no use for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from astune.config.evaluation import aim_of, is_success, split_figure
 from astune.monitor import blocking
@@ -14,7 +14,7 @@ from astune.monitor.nothing_learned import idle_steps, nothing_learned
 from astune.monitor.receipt import Metrics, sum_of_receipts
 from astune.monitor.run_dir import RunDir
 from astune.support.statistics import MeanOverTasks, PairedTest
-from astune.types import RunReport
+from astune.types import RunReport, ToolCause
 
 
 def report_of(
@@ -182,9 +182,9 @@ def sum_blocked(metrics: Metrics) -> dict[str, float]:
 
 
 def _tools(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    """The tools that were called: for each its calls, its errors, the steps in which every call failed, and the last
-    step in which it was offered (None if it still was, or not at every step before). Tools that failed most come
-    first."""
+    """The tools that were called: for each its calls, its errors, their causes if any is known, the steps in which
+    every call failed, and the last step in which it was offered (None if it still was, or not at every step before).
+    Tools that failed most come first."""
     names = {key.removeprefix("tools/calls/") for row in metrics for key in row if key.startswith("tools/calls/")}
     played = [step for step, _ in series(metrics, "episodes/total")]
     uses: dict[str, dict[str, Any]] = {}
@@ -195,6 +195,9 @@ def _tools(metrics: Metrics) -> dict[str, dict[str, Any]]:
         uses[name] = {"calls": int(sum(count for _, count in calls)), "errors": int(sum(errors.values()))}
         offered = [step for step, _ in series(metrics, f"tools/offered/{name}")]
         ends = offered == played[: len(offered)] and 0 < len(offered) < len(played)
+        causes = {cause: int(_total(metrics, f"tools/causes/{cause}/{name}")) for cause in get_args(ToolCause)}
+        if any(causes.values()):
+            uses[name]["causes"] = {cause: count for cause, count in causes.items() if count}
         uses[name] |= {"throughout": throughout, "last_offered": offered[-1] if ends else None}
     return dict(sorted(uses.items(), key=lambda item: (-item[1]["errors"], item[0])))
 
@@ -207,6 +210,8 @@ def show_tools(tools: Mapping[str, Mapping[str, Any]], first: Mapping[str, str] 
     '40 of 40 calls of search failed'
     >>> show_tools({"search": {"calls": 40, "errors": 30, "throughout": [3, 4, 7]}}, {"search": "no network"})
     '30 of 40 calls of search failed, in 3 steps, 3 to 7, all of them, as here: no network'
+    >>> show_tools({"search": {"calls": 40, "errors": 30, "causes": {"said_no": 28, "time_limit": 2}}})
+    '30 of 40 calls of search failed (28 said no, 2 time limit)'
     """
     failed = [_show_failed_tool(name, use, (first or {}).get(name)) for name, use in tools.items() if use["errors"]]
     gone = [(name, step) for name, use in tools.items() if (step := use.get("last_offered")) is not None]
@@ -215,6 +220,8 @@ def show_tools(tools: Mapping[str, Mapping[str, Any]], first: Mapping[str, str] 
 
 def _show_failed_tool(name: str, use: Mapping[str, Any], first: str | None) -> str:
     text = f"{use['errors']:,} of {use['calls']:,} calls of {name} failed"
+    if causes := use.get("causes"):
+        text += f" ({', '.join(f'{count:,} {cause}'.replace('_', ' ') for cause, count in causes.items())})"
     if (steps := use.get("throughout")) and use["errors"] < use["calls"]:
         text += f", in step {steps[0]}" if len(steps) == 1 else f", in {len(steps)} steps, {steps[0]} to {steps[-1]},"
         text += " all of them"

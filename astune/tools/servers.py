@@ -29,8 +29,10 @@ class ServedTool:
     """The name that the server has for it."""
     definition: Mapping[str, Any]
     """In OpenAI's shape."""
+    read_only: bool
+    """True if the server says that it changes nothing."""
     repeatable: bool
-    """True if the server says that it is read-only or idempotent."""
+    """True if the server says that a second call does no more than the first."""
 
 
 class ToolServers:
@@ -110,8 +112,9 @@ def _make_tool(server: str, wire: Wire, name: str) -> ServedTool:
     hints = wire.get("annotations") or {}
     schema = {"type": "object", "properties": {}, **(wire.get("inputSchema") or {})}
     function = {"name": name, "description": wire.get("description") or "", "parameters": schema}
-    repeatable = bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
-    return ServedTool(name, server, wire["name"], {"type": "function", "function": function}, repeatable)
+    read_only, idempotent = bool(hints.get("readOnlyHint")), bool(hints.get("idempotentHint"))
+    definition = {"type": "function", "function": function}
+    return ServedTool(name, server, wire["name"], definition, read_only, read_only or idempotent)
 
 
 class EpisodeServers:

@@ -14,7 +14,7 @@ from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, UNREAD
 from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
-from astune.types import Episode, Timeline, Turn
+from astune.types import Episode, Timeline, ToolUse, Turn
 from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 from astune.viewer.step_credit import Credited
 
@@ -58,6 +58,8 @@ def conversation(episode: Episode) -> list[Bubble]:
             bubbles.append(Bubble(number, "note", dropped))
         bubbles += [_make_bubble(number, message) for message in turn.messages[kept:]]
         marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
+        if number in episode.no_credit:
+            marks.append(Mark("no credit", "No advantage above 0, for what its tool call was.", "warn"))
         bubbles.append(_make_bubble(number, {"role": "assistant", **turn.response}, marks))
         seen[turn.agent] = [*turn.messages, turn.response]
     return bubbles
@@ -166,9 +168,20 @@ def episode_data(
         "outcome": credited.outcome,
         "left_out": credited.left_out,
         "tools": tools,
+        "tool_uses": {name: _show_use(use) for name, use in episode.tools.items()},
         "turns": turns,
     }
     return {**plain(data), "lanes": lanes}, vocabulary
+
+
+def _show_use(use: ToolUse) -> str:
+    """
+    >>> _show_use(ToolUse(3, 2, "no", {"said_no": 1, "time_limit": 1}))
+    '3 calls, 2 failed: 1 said no, 1 time limit'
+    """
+    failed = f", {use.errors} failed" if use.errors else ""
+    causes = ", ".join(f"{count} {in_words(cause)}" for cause, count in use.causes.items())
+    return f"{count_of(use.calls, 'call')}{failed}{f': {causes}' if causes else ''}"
 
 
 def _drop_empty(bubble: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import json
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from astune.context_tracker.prompt.messages import show_content
@@ -102,23 +101,25 @@ class ToolLog:
         if call_id in self._seen:
             return
         self._seen.add(call_id)
-        causes: dict[ToolCause, int] = {}
-        arguments = "" if function is None else _read_arguments(function)
-        if function is not None:
-            if (name, str(arguments)) in self._made:
-                causes["repeated"] = 1
-            self._made.add((name, str(arguments)))
         offered = self._offered.get(name)
-        name = name if offered is not None else UNKNOWN_TOOL
         cause: ToolCause | None = "unknown" if offered is None else None if error is None else "said_no"
-        if offered is not None and error is not None and (says_malformed(error) or not can_take(offered, arguments)):
+        repeated = False
+        if function is not None:
+            arguments = _read_arguments(function)
+            repeated = (name, str(arguments)) in self._made
+            self._made.add((name, str(arguments)))
+            if cause == "said_no" and not can_take(offered or {}, arguments):
+                cause = "malformed"
+        if cause == "said_no" and says_malformed(error or ""):
             cause = "malformed"
+        name = UNKNOWN_TOOL if offered is None else name
         waiting = self._reported.get(name)
         if waiting and (cause != "malformed" or cause in waiting[0].causes):  # a framework may stop such a call itself
             known = waiting.popleft()
         else:
             known = ToolUse(1, int(error is not None), error or "", {} if cause is None else {cause: 1})
-        known = replace(known, causes={**known.causes, **causes})
+        if repeated:
+            known = known + ToolUse(causes={"repeated": 1})
         self._causes[call_id] = known.causes.keys()
         self._uses[name] = self._uses.get(name, ToolUse()) + known
         self._end_by(name, known)

@@ -84,7 +84,7 @@ async def test_calls_are_counted_by_tool_and_cause_and_kept(play):
 
 
 @pytest.mark.fault(
-    "Tools and sandboxes",
+    "Tools and environments",
     "the MCP server of an episode dies",
     "the episode ends as an error of its environment, without a reward, and is not trained",
 )

@@ -69,7 +69,7 @@ def test_what_is_no_text_is_named():
 
 
 @pytest.mark.fault(
-    "Tools and sandboxes",
+    "Tools and environments",
     "an MCP server that all episodes share dies during a call",
     "that call is `broke`, and its episode ends as an error; a new server answers the next call",
 )

@@ -117,7 +117,7 @@ async def test_calls_and_failures_are_counted_by_tool_as_their_results_say(make_
     answers = [call % ("calculate", "2+2"), call % ("calculate", "7*7"), call % ("invented", "1"), "Enough."]
     tuner, _, _ = make_tuner(answers)
     await make_agent(tuner.model("solver"), [])(Msg("user", TASK.query, "user"))
-    assert tuner.tool_log.uses["calculate"] == ToolUse(calls=2, errors=1, message="Error: '7*7'")
+    assert tuner.tool_log.uses["calculate"] == ToolUse(2, 1, "Error: '7*7'", {"said_no": 1})
     assert (tuner.tool_log.uses[UNKNOWN_TOOL].calls, tuner.tool_log.uses[UNKNOWN_TOOL].errors) == (1, 1)
 
 

@@ -185,8 +185,8 @@ async def test_calls_and_failures_are_counted_by_tool_each_once(make_tuner):
     agent = make_agent(tuner.model("solver"), [], **training_defaults())
     assert await reply_of(agent) == "Enough."
     assert dict(tuner.tool_log.uses) == {
-        "calculate": ToolUse(calls=2, errors=1, message="'7*7'"),
-        UNKNOWN_TOOL: ToolUse(calls=1, errors=1, message=tuner.tool_log.uses[UNKNOWN_TOOL].message),
+        "calculate": ToolUse(calls=2, errors=1, message="'7*7'", causes={"said_no": 1}),
+        UNKNOWN_TOOL: ToolUse(1, 1, tuner.tool_log.uses[UNKNOWN_TOOL].message, {"unknown": 1}),
     }
     assert tuner.tool_log.metrics == {"tool_calls": 3.0}
 

@@ -79,5 +79,8 @@ def test_results_count_once_and_only_those_of_calls_that_a_model_made() -> None:
     ]
     for _ in range(2):
         log.add_request(messages, tools)
-    assert log.uses == {"add": ToolUse(2, 1, "Error: gone"), UNKNOWN_TOOL: ToolUse(1, 0, "")}
+    assert log.uses == {
+        "add": ToolUse(2, 1, "Error: gone", {"said_no": 1, "repeated": 1}),
+        UNKNOWN_TOOL: ToolUse(1, 0, "", {"unknown": 1}),
+    }
     assert log.metrics == {"tool_calls": 3.0}

@@ -108,13 +108,14 @@ const numbers = (values) => Object.entries(values).map(([name, value]) => `${pla
 
 /** What the step made of it, and what became of its tokens. */
 function training(row) {
-  const { outcome, left_out: why, receipt, metrics } = shown.episode;
+  const { outcome, left_out: why, receipt, metrics, tool_uses } = shown.episode;
   const [sampled, ...rest] = receipt.split(" · ");
   return card("Training", pairs([
     outcome !== null && ["advantage", el("span", {}, el("b", {}, signed(outcome)), ` (${head.estimator})`)],
     row.phase.startsWith("eval/") ? ["not trained", WHY["held-out"]] : why && ["not trained", `${plain(why)}. ${reasonText(why)}`],
     ["tokens", [sampled.replace(" tokens", ""), ...rest.slice(0, -1)].join(" · ")], ["rows", rest.at(-1)],
     ["ended", row.ended],
+    ...Object.entries(tool_uses).map(([name, use]) => [`tool ${name}`, use]),
     Object.keys(metrics).length > 0 && ["metrics", numbers(metrics)],
   ]));
 }

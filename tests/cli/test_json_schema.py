@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from astune.cli import main
-from astune.config.json_schema import FIRST_LINE, schema_text
+from astune.cli.json_schema import FIRST_LINE, schema_text
 from astune.config.keys import LEAVES
 from astune.config.load import load_config
 from astune.config.schema import Config
