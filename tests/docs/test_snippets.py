@@ -74,7 +74,7 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff"),
-    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online", "prompt", "compare"),
+    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "tools", "env", "export", "online", "prompt", "compare"),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3

@@ -10,7 +10,7 @@ from astune.config.rules.algorithm import advantage_contradictions, algorithm_co
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
-from astune.config.rules.rollouts import engine_contradictions, synchronizer_contradictions
+from astune.config.rules.rollouts import engine_contradictions, synchronizer_contradictions, tool_contradictions
 from astune.config.schema import AstuneConfig, Config, LoraConfig, ModelConfig
 from astune.config.tasks import CSV_SUFFIXES, sources_of
 from astune.errors import nearest
@@ -41,6 +41,8 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from engine_contradictions(astune, plays=needs_policy(astune))
     if astune.traits.trains:
         yield from _training(astune)
+    if astune.traits.trains:
+        yield from tool_contradictions(astune)
     if plays_episodes(astune):
         yield from _rollouts(astune)
     elif evaluates_tasks(astune):

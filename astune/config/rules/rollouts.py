@@ -122,3 +122,16 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "distribution before they cut it, and nothing could be trained; expected 1, or top_p 1 and top_k 0, or "
             "astune.rollout.engine: torch",
         )
+
+
+def tool_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Effects of failed calls that the method of training does not have."""
+    algorithm, no_credit = astune.algorithm, sorted(astune.tools.on_failure.causes("no_credit"))
+    if not no_credit or (algorithm.method in ("rl", "rft") and algorithm.advantage != "gae"):
+        return
+    what = "advantage 'gae'" if algorithm.advantage == "gae" else f"method {algorithm.method!r}"
+    yield (
+        f"astune.tools.on_failure.{no_credit[0]}",
+        f"got 'no_credit', which takes advantages above 0 away from turns, and the {what} gives turns none of its own; "
+        "expected 'nothing' or 'end'",
+    )
