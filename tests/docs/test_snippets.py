@@ -73,8 +73,8 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 """What may go wrong in an episode because TINY leaves it so little."""
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
-    *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff"),
-    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "tools", "env", "export", "online", "prompt", "compare"),
+    *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff", "tools"),
+    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online", "prompt", "compare"),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3

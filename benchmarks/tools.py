@@ -1,0 +1,155 @@
+"""What a call of a tool costs through `tuner.tools`, beside the bare client of the package `mcp`.
+
+    .venv/bin/python benchmarks/tools.py                          # a minute and a half
+    .venv/bin/python benchmarks/tools.py --sessions 1 16 --rounds 1 --calls 5
+
+The server answers at once, over standard input and output. In each round every session makes its calls one after the
+other, all sessions side by side, in each way:
+
+    bare       one client of the package, shared by all
+    shared     the servers of `astune.tools`, one for all
+    episode    one for each session, at most --servers at a time, reset by a tool before the next one has it
+
+Latency is that of a call. For `episode` it has no waiting for a server, which calls per second have. "of bare" is the
+median over rounds of the ratio of calls per second. Then the start of a server, and a reset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bench_table import table_of
+from rich.console import Console
+
+from astune.config.tools import ToolsConfig
+from astune.tools import ToolServers
+from astune.types import Task
+
+Session = Callable[[int], Awaitable[list[float]]]
+"""Makes the calls of the session of that number; the seconds of each."""
+WAYS = ("bare", "shared", "episode")
+
+
+SERVER = """
+from mcp.server.fastmcp import FastMCP
+from mcp.types import ToolAnnotations
+
+server = FastMCP("echo", log_level="ERROR")
+
+@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+def echo(text: str) -> str:
+    return text
+
+@server.tool()
+def reset() -> str:
+    return "done"
+
+server.run()
+"""
+
+
+def config_of(way: str, servers: int) -> ToolsConfig:
+    own = {"isolation": "episode", "reset": "reset", "most": servers, "warm": servers} if way == "episode" else {}
+    return ToolsConfig.model_validate({"servers": {"echo": {"command": ["python", "-c", SERVER], **own}}})
+
+
+async def time_calls(call: Callable[[], Awaitable[Any]], calls: int) -> list[float]:
+    taken = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        await call()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+@asynccontextmanager
+async def open_way(way: str, calls: int, servers: int) -> AsyncIterator[Session]:
+    """Give the sessions of one way, whose servers live as long as the block."""
+    if way == "bare":
+        import mcp
+
+        parameters = mcp.StdioServerParameters(command=sys.executable, args=["-c", SERVER])
+        async with mcp.stdio_client(parameters) as streams, mcp.ClientSession(*streams[:2]) as session:
+            await session.initialize()
+            yield lambda number: time_calls(lambda: session.call_tool("echo", {"text": "hello"}), calls)
+        return
+    async with ToolServers(config_of(way, servers)) as opened:
+
+        async def play(number: int) -> list[float]:
+            tools = await opened.take(f"e{number}", Task(f"t{number}", ""))
+            try:
+                return await time_calls(lambda: tools.call("echo", {"text": "hello"}), calls)
+            finally:
+                tools.give_back()
+
+        yield play
+
+
+async def measure(sessions: int, calls: int, rounds: int, servers: int) -> list[list[str]]:
+    """The rows of so many sessions."""
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    latencies: dict[str, list[float]] = {way: [] for way in WAYS}
+    for number in range(rounds + 1):  # the first one warms up
+        for way in WAYS:
+            async with open_way(way, calls, min(servers, sessions)) as play:
+                await play(-1)
+                began = time.perf_counter()
+                taken = await asyncio.gather(*(play(each) for each in range(sessions)))
+                seconds = time.perf_counter() - began
+            if number:
+                rates[way].append(sessions * calls / seconds)
+                latencies[way] += [each for of_session in taken for each in of_session]
+    rows = []
+    for way in WAYS:
+        found = sorted(latencies[way])
+        of_bare = statistics.median(one / bare for one, bare in zip(rates[way], rates["bare"], strict=True))
+        p50, p99 = (1000 * found[min(len(found) - 1, int(part * len(found)))] for part in (0.5, 0.99))
+        rate = statistics.median(rates[way])
+        rows.append([str(sessions), way, f"{rate:,.0f}", f"{of_bare:.2f}", f"{p50:.2f}", f"{p99:.2f}"])
+    return rows
+
+
+async def measure_starts(times: int) -> list[list[str]]:
+    """Milliseconds of a start, and of a reset."""
+    starts, resets = [], []
+    for _ in range(times):
+        async with ToolServers(config_of("episode", 1)) as servers:
+            starts.append(1000 * servers.first["echo"].start_seconds)
+            for number in range(20):
+                began = time.perf_counter()
+                tools = await servers.take(f"e{number}", Task("t", ""))
+                resets.append(1000 * (time.perf_counter() - began))
+                await tools.call("echo", {"text": "hello"})
+                tools.give_back()
+            del resets[-20]  # the first one had nothing to reset
+    return [
+        ["start", f"{statistics.median(starts):.0f}"],
+        ["reset", f"{statistics.median(resets):.2f}"],
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--calls", type=int, default=10, help="of each session")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--servers", type=int, default=8, help="most at a time where each session has its own")
+    known = parser.parse_args()
+    console = Console()
+    rows = [
+        row for each in known.sessions for row in asyncio.run(measure(each, known.calls, known.rounds, known.servers))
+    ]
+    columns = ["sessions", "way", "calls/s", "of bare", "p50 ms", "p99 ms"]
+    console.print(table_of("Calls of a tool over standard input and output", columns, rows, left=2))
+    console.print(table_of("A server of its own", ["what", "ms"], asyncio.run(measure_starts(known.rounds))))
+
+
+if __name__ == "__main__":
+    main()
