@@ -12,9 +12,6 @@ from astune.tools.check import ToolFinding, check_servers
 
 def check_tools(checked: CheckedConfig) -> Iterator[Finding]:
     config = checked.config.tools
-    if not config.servers:
-        yield ok("no servers of tools are configured")
-        return
     if checked.offline and any(server.url for server in config.servers.values()):
         yield skip("servers of tools that are reached by an address: this is --offline")
         config = config.model_copy(update={"servers": {n: s for n, s in config.servers.items() if s.url is None}})
