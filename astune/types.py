@@ -307,6 +307,8 @@ class Episode:
     """The score that the episode's environment gives it: the task's, or the one named with `tuner.use_environment`."""
     env_error: str = ""
     """Why that environment gave no score, if it was asked for one."""
+    artifacts: bytes | None = field(default=None, repr=False)
+    """The files of its workspace at its end, for its judge (`astune.workspaces.open_box`). Records do not keep them."""
 
     @property
     def reward(self) -> float | None:

@@ -22,7 +22,7 @@ RINGS = {
         {"types", "support"},
         {"plugins"},
         {"config", "workers"},
-        {"clients", "monitor", "store", "tools"},
+        {"clients", "monitor", "store", "tools", "workspaces"},
         {"task_reader", "context_tracker", "task_judge", "algorithm"},
         {"gateway", "examples"},
         {"workflow", "methods"},

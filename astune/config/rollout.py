@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from astune.config.chat_models import AuxiliaryModelConfig
-from astune.config.section import LOOP, RUNNERS, OnTrinity, OnVerl, OptionalPlugin, Section, fate
+from astune.config.section import LOOP, RUNNERS, Located, OnTrinity, OnVerl, OptionalPlugin, Section, fate
 from astune.sampling import MOST_INTEGER, MOST_TEMPERATURE
+
+OURS = "AstuneSandbox"
+NO_ISOLATION = "none"
 
 
 class VllmConfig(Section):
@@ -59,6 +62,67 @@ class VllmConfig(Section):
                 "take the key out, or use the backbone 'local'"
             ),
         ),
+    )
+
+
+class SandboxLimits(Section):
+    """The limits of an `AstuneSandbox`."""
+
+    memory_mb: PositiveInt = Field(512, description="of all its processes together; what exceeds it is ended")
+    disk_mb: PositiveInt = Field(
+        64, description="of each of /workspace, /tmp and /dev/shm, which are in memory, and of one file"
+    )
+    files: PositiveInt = Field(10_000, description="files and folders in all three")
+    processes: PositiveInt = Field(64, description="processes and threads at the same time")
+    cpu_seconds: PositiveFloat = Field(300.0, description="of all its commands, from one reset to the next")
+    command_seconds: PositiveFloat = Field(60.0, description="of one command")
+    output_kb: PositiveInt = Field(256, description="that a command writes to stdout, and to stderr")
+
+    @property
+    def longest_command(self) -> int:
+        """Bytes of a command with its arguments."""
+        return 100_000
+
+    def for_init(self) -> dict[str, Any]:
+        """What the first process inside is told: the limits of all together, and those that the kernel keeps for each
+        process."""
+        memory = self.memory_mb << 20
+        each = {
+            "RLIMIT_DATA": memory,
+            "RLIMIT_FSIZE": self.disk_mb << 20,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_NOFILE": 256,
+            "RLIMIT_CPU": int(self.cpu_seconds) + 1,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_MSGQUEUE": 0,
+        }
+        return {"memory": memory, "cpu": self.cpu_seconds, "files": self.files, "each": each}
+
+
+class WorkspaceConfig(Section):
+    """The workspace that each episode gets as `tuner.workspace`."""
+
+    type: OptionalPlugin = Field(
+        None,
+        description="AstuneSandbox (bubblewrap, offline and bounded), a class of agentscope.workspace as "
+        "DockerWorkspace, 'package.module:Name', or `none`: files in a folder of this machine and no isolation at all; "
+        "null: no workspace",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that class")
+    isolation: Literal["episode", "task", "run"] = Field(
+        "episode",
+        description="what has a workspace of its own: each episode, the attempts at a task that are under way"
+        " together, or the run",
+    )
+    template: Annotated[str | None, Located("file")] = Field(
+        None, description="folder whose files are in the workspace at the beginning"
+    )
+    warm: NonNegativeInt = Field(2, description="workspaces that are kept ready for the next episodes")
+    limits: SandboxLimits = Field(default_factory=SandboxLimits, description="of an AstuneSandbox")
+    artifacts_mb: NonNegativeInt = Field(
+        0,
+        description="most MB of an episode's files that are kept for its judge (`Episode.artifacts`), with "
+        "AstuneSandbox; 0: none are kept",
     )
 
 
@@ -151,6 +215,11 @@ class RolloutConfig(Section):
     auxiliary_models: dict[str, AuxiliaryModelConfig] = Field(
         default_factory=dict,
         description="chat APIs for agents that are not the policy, by name: {base_url, model, ...}",
+    )
+    workspace: WorkspaceConfig = Field(
+        default_factory=WorkspaceConfig,
+        description="where the tools of an agent act: `tuner.workspace`",
+        json_schema_extra=fate(OnTrinity(ours=RUNNERS)),
     )
     episode_timeout: PositiveFloat = Field(
         600.0,

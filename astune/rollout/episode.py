@@ -38,6 +38,7 @@ from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.setup import Attempt, RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
+from astune.rollout.workspace import failures_of, figures_of, lend_workspace, with_artifacts
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contain, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, ToolCause, Turn, WorkflowOutput
@@ -122,12 +123,15 @@ async def _play(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late
     """The episode as the workflow made it, without a verdict. Its environment is released, whatever happens, and its
     servers of tools are given back."""
     try:
-        try:
-            end = await _run(tuner, tracker, setup, late)
-        finally:
-            tuner.close()  # calls under way end before the turns are read
-        episode = _episode(tuner, tracker, end, setup.tools.config.on_failure.causes("no_credit"))
-        return episode if end.stop_reason in NOT_JUDGED else await with_score(episode, tuner.instance, setup)
+        async with lend_workspace(tuner, setup):
+            try:
+                end = await _run(tuner, tracker, setup, late)
+            finally:
+                tuner.close()  # calls under way end before the turns are read
+            episode = _episode(tuner, tracker, end, setup.tools.config.on_failure.causes("no_credit"))
+            if end.stop_reason in NOT_JUDGED:
+                return episode
+            return await with_score(await with_artifacts(episode, tuner, setup), tuner.instance, setup)
     finally:
         await release(tuner.instance, setup)
 
@@ -152,6 +156,7 @@ def _episode(
         metrics={
             **turn_metrics(tracker.turns, tracker.lost_calls),
             **tuner.tool_log.metrics,
+            **figures_of(tuner.lease),
             **({"recovered_calls": float(tuner.recovered)} if tuner.recovered else {}),
         },
     )
@@ -170,6 +175,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
     """Environment and workflow."""
     output, raised = None, None
     try:
+        if tuner.no_workspace is not None:
+            raise tuner.no_workspace
         await enter_environment(tuner, setup)
         if setup.tools.pools:
             tuner.tools.servers = await setup.tools.take(tuner.episode_id, tuner.task)
@@ -188,7 +195,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             output = check_output(value, workflow)
     except Exception as error:
         raised = error
-    return _classify(output, raised, tuner.failures)
+    return _classify(output, raised, [*failures_of(tuner.lease), *tuner.failures])
 
 
 def _classify(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:

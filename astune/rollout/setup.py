@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from astune.workflow.lifetime import lifetime
 from astune.workflow.named_texts import NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
+from astune.workspaces.pool import WorkspacePool
 
 
 class Observer:
@@ -144,6 +145,9 @@ class RolloutSetup:
     quorum: Quorum | None = None
     """The quorum of the attempts at all tasks of a step: late ones are cut off. None: all are waited for."""
 
+    workspaces: WorkspacePool | None = None
+    """Lends each attempt the workspace in which its tools act."""
+
     player: Player | None = None
     """Plays the attempts in other processes; None: this one does."""
 
@@ -156,9 +160,9 @@ class RolloutSetup:
 
     @asynccontextmanager
     async def share(self) -> AsyncIterator[None]:
-        """Have in this process what episodes share: servers of tools, and what the workflow sets up. Raises
+        """Have in this process what episodes share: servers of tools, workspaces, and what the workflow sets up. Raises
         SetupError."""
-        async with self.tools, lifetime(self.workflow_factory):
+        async with self.tools, lifetime(self.workflow_factory), self.workspaces or nullcontext():
             yield
 
     def judge_of(self, task: Task) -> Judge | None:

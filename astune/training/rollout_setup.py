@@ -22,6 +22,7 @@ from astune.tools import ToolServers
 from astune.types import Generation, Policy, Sampling
 from astune.workflow.named_texts import NamedTexts, texts_of
 from astune.workflow.workflow_base import as_workflow, find_missing_text
+from astune.workspaces.pool import WorkspacePool
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
         texts=NamedTexts(texts),
         environments=environments_of(service),
         tools=ToolServers(config.tools),
+        workspaces=None if config.rollout.workspace.type is None else WorkspacePool(config.rollout.workspace),
         environment_params=service.params,
     )
 

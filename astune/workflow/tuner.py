@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -21,19 +20,18 @@ from astune.workflow.episode_tools import EpisodeTools
 from astune.workflow.live_model import LiveSource
 from astune.workflow.named_texts import CURRENT, NamedTexts
 from astune.workflow.notes import Notes
+from astune.workflow.surroundings import Surroundings
 from astune.workflow.tool_log import ToolLog, find_broken_history
 
 if TYPE_CHECKING:
     import openai
 
-    from astune.clients.env_service import EnvInstance
-    from astune.workflow.environment import TaskEnvironment
 
 MAIN_AGENT = "agent"
 Result = TypeVar("Result")
 
 
-class Tuner:
+class Tuner(Surroundings):
     """Hands out models for one episode. Every call through any of them is one turn of the episode.
 
         model = tuner.model("solver")                  # an AgentScope chat model
@@ -56,8 +54,7 @@ class Tuner:
         texts: NamedTexts | None = None,
         ends: frozenset[ToolCause] = frozenset(),
     ) -> None:
-        self.task = task
-        self.episode_id = episode_id
+        super().__init__(task, episode_id)
         self.failures: list[Exception] = []
         """Errors of model calls and of the environment's service, in order, whether or not the agent passed them on,
         less those that it got over."""
@@ -68,9 +65,6 @@ class Tuner:
         self.tool_log = ToolLog(ends, self.failures)
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
-        self.instance: EnvInstance | None = None
-        """The environment's instance, to be released when the episode ends."""
-        self._environment: TaskEnvironment | None = None
         self._tracker = tracker
         self._chat_format = chat_format
         self._context_length = context_length
@@ -84,7 +78,6 @@ class Tuner:
         """The results that threads wait for."""
         self._tokens: dict[tuple[str, bool, str | None], str] = {}
         self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
-        self._closed = False
 
     def model(
         self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None, **options: Any
@@ -268,63 +261,6 @@ class Tuner:
             raise WorkflowError(f"reward_turn({name!r}, turn={turn}): the agent has had {len(mine)} turns")
         number = mine[turn]
         self.turn_rewards[number] = self._sum(name, self.turn_rewards.get(number, 0.0), value)
-
-    @property
-    def environment(self) -> TaskEnvironment:
-        """The environment of a task with an `env_type`, made for this episode and released after it.
-
-            state = await tuner.environment.step("left")
-
-        Raises WorkflowError where there is none.
-        """
-        if self._environment is None:
-            why = (
-                "the task has no env_type"
-                if self.task.env_type is None
-                else f"nothing says where environments of type {self.task.env_type!r} are served: "
-                "set astune.task_reader.env_service.env_url or serve"
-            )
-            raise WorkflowError(f"task {self.task.task_id!r}: tuner.environment: there is none, because {why}")
-        return self._environment
-
-    def enter(self, environment: TaskEnvironment) -> None:
-        """The episode has its environment, so its task has the question that the environment asks, unless it has one
-        of its own."""
-        task = self.task
-        self._environment = environment
-        self.task = replace(task, query=task.query or environment.query, messages=task.messages or environment.messages)
-
-    @property
-    def environment_done(self) -> bool:
-        """True if the episode has an environment and that is done."""
-        return self._environment is not None and self._environment.done
-
-    def use_environment(
-        self, url: str, instance_id: str, *, env_type: str | None = None, task_id: str | None = None
-    ) -> None:
-        """Name the instance that the workflow has created at an environment service itself.
-
-            tuner.use_environment("http://127.0.0.1:8080", instance_id)
-
-        When the workflow has ended, and not failed, the service is asked for the instance's score
-        (`Episode.env_score`, which `EnvServiceJudge` makes the reward); however it ended, the service is told to
-        release the instance. `env_type` and
-        `task_id` are the task's unless given. Raises WorkflowError for a second one, and RolloutError once the episode
-        is over.
-        """
-        from astune.clients.env_service import EnvInstance
-
-        if self._closed:
-            raise RolloutError(f"episode {self.episode_id} is over: it can use no environment any more")
-        if self.instance is not None:
-            used = f"{self.instance.instance_id!r} at {self.instance.url}"
-            raise WorkflowError(f"use_environment({url!r}, {instance_id!r}): the episode has its environment, {used}")
-        if not url.startswith(("http://", "https://")) or not instance_id:
-            raise WorkflowError(
-                f"use_environment({url!r}, {instance_id!r}): expected an address that begins with http:// or https://, "
-                "and the id that the service gave the instance"
-            )
-        self.instance = EnvInstance(url, instance_id, env_type or self.task.env_type, task_id or self.task.task_id)
 
     def _check_reward(self, name: str, value: float) -> list[int]:
         """The numbers of the agent's turns, if it has any and `value` is a reward."""

@@ -6,8 +6,8 @@
 
 First the tests that prove the rows of docs/reliability.md, in every environment that is there; then the long form, in
 which chance has a part: kills, families (each killed twenty times), verl (each kind of its processes killed ten times),
-faults, doors and load, and online training under kills and under load. The exit code is 1 where a row fails. Nothing
-but addresses of this machine is called; everything has an end in count or in time.
+faults, doors and load, online training under kills and under load, and commands in the sandbox. The exit code is 1
+where a row fails. Nothing but addresses of this machine is called; everything has an end in count or in time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +29,17 @@ from rich.table import Table
 
 from astune.support.visible import tell, visible
 from docs.write_reliability import Row, rows
-from tests.attack import doors, hostile, kills, kills_of_families, kills_of_verl, load, online, online_outages
+from tests.attack import (
+    doors,
+    hostile,
+    kills,
+    kills_of_families,
+    kills_of_verl,
+    load,
+    online,
+    online_outages,
+    sandboxes,
+)
 from tests.attack.found import Found
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +104,7 @@ def main() -> int:
         "online_kills",
         "online_outages",
         "online_load",
+        "sandboxes",
     )
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the load lasts")
@@ -109,6 +121,7 @@ def main() -> int:
         "load": lambda: load.attack(60 * options.minutes, seed=options.seed),
         "online_kills": lambda: online.attack_by_kills(seed=options.seed),
         "online_outages": online_outages.attack,
+        "sandboxes": lambda: chain(sandboxes.attack(), sandboxes.endure(120 * options.minutes)),
         "online_load": lambda: online.attack_by_load(60 * options.minutes, seed=options.seed),
     }
     found = []

@@ -10,7 +10,12 @@ from astune.config.rules.algorithm import advantage_contradictions, algorithm_co
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
-from astune.config.rules.rollouts import engine_contradictions, synchronizer_contradictions, tool_contradictions
+from astune.config.rules.rollouts import (
+    engine_contradictions,
+    synchronizer_contradictions,
+    tool_contradictions,
+    workspace_contradictions,
+)
 from astune.config.schema import AstuneConfig, Config, LoraConfig, ModelConfig
 from astune.config.tasks import CSV_SUFFIXES, sources_of
 from astune.errors import nearest
@@ -101,6 +106,7 @@ def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "astune.rollout.agentscope_learn_protocol",
             "not set; name the workflow, as 'my_agent.py:MyWorkflow' or 'package.module:MyWorkflow'",
         )
+    yield from workspace_contradictions(astune.rollout.workspace)
     yield from _tasks(astune)
     yield from evaluation_contradictions(astune)
     if astune.traits.trains:

@@ -1,9 +1,10 @@
-"""Values of `astune.synchronizer`, `astune.rollout.engine` and `astune.rollout.vllm` that contradict others."""
+"""Values of `astune.synchronizer` and of `astune.rollout`'s engine, vllm and workspace that contradict others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from astune.config.rollout import OURS, WorkspaceConfig
 from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig, SynchronizerConfig
 
@@ -135,3 +136,20 @@ def tool_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         f"got 'no_credit', which takes advantages above 0 away from turns, and the {what} gives turns none of its own; "
         "expected 'nothing' or 'end'",
     )
+
+
+def workspace_contradictions(workspace: WorkspaceConfig) -> Iterator[tuple[str, str]]:
+    """Keys of the workspace that its type does not know."""
+    key = "astune.rollout.workspace"
+    changed = [name for name in workspace.find_changed() if name != "type"]
+    if workspace.type is None:
+        for name in changed:
+            yield f"{key}.{name}", f"there is no workspace: set {key}.type, as {OURS}, or take the key out"
+    elif workspace.type != OURS:
+        for name in {"limits", "artifacts_mb"}.intersection(changed):
+            yield f"{key}.{name}", f"{workspace.type} knows no {name}: set {key}.type to {OURS}, or take the key out"
+    if workspace.isolation != "episode" and workspace.artifacts_mb:
+        yield (
+            f"{key}.artifacts_mb",
+            f"a workspace of a {workspace.isolation} has files of several episodes; set {key}.isolation to 'episode'",
+        )

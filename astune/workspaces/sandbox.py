@@ -1,0 +1,284 @@
+"""A sandbox of one episode: bubblewrap with everything unshared, limits, and a first process that starts commands.
+
+    async with Sandbox(limits) as sandbox:
+        result = await sandbox.run(["sh", "-c", "echo hello > a.txt; cat a.txt"], seconds=10.0)
+
+It lives in namespaces and in memory: no folder, mount or group of processes of the machine belongs to it, and nothing
+is left of it once its first process has ended, which ends with this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from astune.config.rollout import SandboxLimits
+from astune.errors import EnvServiceError, SetupError
+from astune.workspaces.calls import CommandResult, PipedCall
+from astune.workspaces.seccomp import write_filter
+
+WORKDIR = "/workspace"
+USER = 1000
+"""The user inside."""
+PRIVATE_USERS = 1_000_000_000
+"""As root, sandboxes run as users from here on, who own nothing; root is bound by no limit of processes."""
+START_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
+"""A first process that has not ended by then is killed."""
+MEGABYTE = 1 << 20
+FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+OF_ETC = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs")
+PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+WRITTEN = {
+    "/etc/passwd": f"root:x:0:0::/:/bin/false\nagent:x:{USER}:{USER}::{WORKDIR}:/bin/sh\n",
+    "/etc/group": f"agent:x:{USER}:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+WRITE = """mkdir -p -- "$(dirname -- "$1")" && { [ ! -L "$1" ] && [ ! -p "$1" ] || rm -f -- "$1"; } && cat > "$1" """
+"""Writes a file itself, and not where a link in its place points to."""
+INIT = Path(__file__).with_name("init.py")
+AS_ROOT = 'mount --bind "$1" /mnt && shift && exec "$@"'
+"""Shows the interpreter, which may be in root's own folder, to a user who may not look there: in a mount namespace of
+the sandbox alone."""
+
+
+class Sandbox:
+    """Started with `start`, ended with `close` and with the process. A command may be run from any event loop."""
+
+    def __init__(self, limits: SandboxLimits, shown: Mapping[str, str] | None = None) -> None:
+        """`shown` are texts that can be read inside, by their place."""
+        self.limits = limits
+        self.failures: list[Exception] = []
+        """What was met once the sandbox itself had ended, which no command can bring about."""
+        self.ended: Counter[str] = Counter()
+        """The number of commands that something ended, by what it was."""
+        self._shown = {**WRITTEN, **(shown or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int:
+        """The id of the process outside that holds the sandbox."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._control is not None and self._process.poll() is None
+
+    async def __aenter__(self) -> Sandbox:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Raises SetupError where the machine cannot."""
+        check_machine()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs, open_data(self._shown) as data:
+            command = self.write_command(theirs.fileno(), data)
+            fds = (theirs.fileno(), *data.values())
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=fds,
+                env={"PATH": ":".join(PROGRAMS)},
+                start_new_session=True,
+            )
+        self._control = ours
+        try:
+            said = await self._hear()
+        except BaseException:
+            await self.close()
+            raise
+        if said != b"ready":
+            assert self._process.stderr is not None
+            why = self._process.stderr.read(2000).decode(errors="replace").strip()
+            await self.close()
+            raise SetupError(f"a sandbox could not be started: {why or 'its first process ended at once'}")
+
+    def write_command(self, control: int, data: dict[str, int]) -> list[str]:
+        """The command that starts it, whose first process speaks over the descriptor `control`."""
+        return write_command(self.limits, control, data)
+
+    async def _hear(self) -> bytes:
+        """The next word of the first process; nothing if it has ended."""
+        control, loop = self._control, asyncio.get_running_loop()
+        assert control is not None
+        try:
+            return await asyncio.wait_for(loop.sock_recv(control, 64), START_SECONDS)
+        except (ConnectionError, asyncio.TimeoutError):
+            return b""
+
+    async def close(self) -> None:
+        """End the sandbox and everything in it. May be called again."""
+        process, control = self._process, self._control
+        self._control = None
+        if control is not None:
+            control.close()
+        if process is None:
+            return
+        patience = time.monotonic() + CLOSE_SECONDS
+        while process.poll() is None:  # it ends when the first process and all others inside have ended
+            if time.monotonic() > patience:
+                process.kill()
+            await asyncio.sleep(0.002)
+        if process.stderr is not None:
+            process.stderr.close()
+
+    async def stop_commands(self) -> None:
+        """End all that runs inside; the files stay as they are. Raises EnvServiceError."""
+        self._say(b"stop", ())
+        if await self._hear() != b"stopped":
+            raise self._fail()
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = WORKDIR,
+        seconds: float | None = None,
+        stdin: bytes = b"",
+        most: int | None = None,
+    ) -> CommandResult:
+        """The outcome of a command, bounded by the limits: it may run for `seconds` and write `most` bytes, at most
+        those of the limits unless `most` is given. Raises EnvServiceError where the sandbox itself has ended; whatever
+        the command does is a result."""
+        limits = self.limits
+        seconds = min(limits.command_seconds, seconds or limits.command_seconds)
+        message = b"\0".join([json.dumps({"cwd": cwd}).encode(), *(each.encode(errors="replace") for each in argv)])
+        if any("\0" in each for each in argv) or len(message) > limits.longest_command:
+            return CommandResult(126, b"", b"the command has a null byte, or is too long")
+        call = PipedCall(stdin, limits.output_kb * 1024 if most is None else most)
+        try:
+            self._say(message, call.theirs)
+        finally:
+            call.close_theirs()
+        result = await call.finish(seconds)
+        if result is None:
+            raise self._fail()
+        if result.ended:
+            self.ended[result.ended] += 1
+        return result
+
+    async def read(self, path: str) -> bytes:
+        """The bytes of a file. Raises OSError where there is none, or it is longer than the limit of output."""
+        result = await self.run(["cat", "--", path])
+        if result.exit_code != 0:
+            kind = FileNotFoundError if b"No such file" in result.stderr else OSError
+            raise kind(result.stderr.decode(errors="replace").strip() or f"{path}: {result.ended}")
+        return result.stdout
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Raises OSError where that cannot be done."""
+        result = await self.run(["sh", "-c", WRITE, "sh", path], stdin=data)
+        if result.exit_code != 0:
+            raise OSError(result.stderr.decode(errors="replace").strip() or f"{path}: {result.ended}")
+
+    async def pack(self, most: int) -> bytes:
+        """The files of the workspace as a tar archive, after all commands have been ended. Raises EnvServiceError where
+        they are more than `most` bytes."""
+        await self.stop_commands()
+        result = await self.run(["tar", "-c", "-C", WORKDIR, "."], most=most)
+        if result.exit_code != 0 or result.ended:
+            why = result.ended or result.stderr.decode(errors="replace")
+            raise EnvServiceError(f"the files of the episode could not be packed into {most} bytes: {why}")
+        return result.stdout
+
+    async def unpack(self, archive: bytes) -> None:
+        """The files of a tar archive, into the workspace. Raises EnvServiceError where they do not fit."""
+        result = await self.run(["tar", "-x", "-C", WORKDIR, "--no-same-owner"], stdin=archive)
+        if result.exit_code != 0:
+            raise EnvServiceError(f"the files do not fit into the sandbox: {result.stderr.decode(errors='replace')}")
+
+    def _say(self, message: bytes, fds: Sequence[int]) -> None:
+        if self._control is None:
+            raise self._fail()
+        try:
+            socket.send_fds(self._control, [message], list(fds))
+        except OSError as error:
+            raise self._fail() from error
+
+    def _fail(self) -> EnvServiceError:
+        error = EnvServiceError("the sandbox of the episode has ended")
+        self.failures.append(error)
+        return error
+
+
+def check_machine() -> None:
+    """Raises SetupError where there is no bubblewrap."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        raise SetupError(
+            "AstuneSandbox needs Linux and bubblewrap 0.8 or newer (apt-get install bubblewrap); where that cannot be, "
+            "astune.rollout.workspace.type takes DockerWorkspace, or `none`: no isolation at all"
+        )
+
+
+@contextlib.contextmanager
+def open_data(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
+    """Descriptors of what is written into the sandbox, by its place there; the filter of system calls is `seccomp`."""
+    with contextlib.ExitStack() as stack:
+        data = {}
+        for place, text in {
+            **{place: text.encode() for place, text in texts.items()},
+            "seccomp": write_filter(),
+        }.items():
+            data[place] = os.memfd_create(place.rpartition("/")[2])
+            stack.callback(os.close, data[place])
+            os.write(data[place], text)
+            os.lseek(data[place], 0, os.SEEK_SET)
+        yield data
+
+
+def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> list[str]:
+    """The command that starts a sandbox whose first process speaks over the descriptor `control`."""
+    base = Path(sys.base_prefix).resolve()
+    python = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    binds = [] if base.is_relative_to("/usr") else ["--ro-bind", str(base), str(base)]
+    size = str(limits.disk_mb * MEGABYTE)
+    outer: list[str] = []
+    if os.geteuid() == 0:
+        user = str(PRIVATE_USERS + secrets.randbelow(PRIVATE_USERS))
+        outer = ["unshare", "--mount", "--", "sh", "-c", AS_ROOT, "sh", str(base)]
+        outer += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs", "--"]
+        binds = ["--ro-bind", "/mnt", str(base)] if binds else []
+    inner = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    inner += ["--as-pid-1", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
+    inner += ["--ro-bind", "/usr", "/usr"]
+    for place in FOLDERS:
+        if os.path.islink(place):
+            inner += ["--symlink", os.readlink(place), place]
+        elif os.path.isdir(place):
+            inner += ["--ro-bind", place, place]
+    for place in OF_ETC:
+        inner += ["--ro-bind-try", place, place]
+    for place, descriptor in data.items():
+        inner += ["--seccomp", str(descriptor)] if place == "seccomp" else ["--ro-bind-data", str(descriptor), place]
+    inner += [*binds, "--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    inner += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", WORKDIR, "--remount-ro", "/"]
+    inner += ["--clearenv", "--chdir", WORKDIR]
+    path = ":".join([*PROGRAMS, *([f"{base}/bin"] if binds else [])])
+    for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}.items():
+        inner += ["--setenv", name, value]
+    code = INIT.read_text(encoding="utf-8")
+    return [*outer, *inner, "--", str(python), "-I", "-S", "-c", code, str(control), json.dumps(limits.for_init())]
