@@ -83,12 +83,13 @@ class SandboxLimits(Section):
         """Bytes of a command with its arguments."""
         return 100_000
 
-    def for_init(self) -> dict[str, Any]:
-        """What the first process inside is told: the limits of all together, and those that the kernel keeps for each
-        process."""
-        memory = self.memory_mb << 20
-        each = {
-            "RLIMIT_DATA": memory,
+    def for_init(self) -> dict[str, float]:
+        """Limits as the first process inside is told them: those of all together, and the kernel's for each process."""
+        return {
+            "memory": self.memory_mb << 20,
+            "cpu": self.cpu_seconds,
+            "files": self.files,
+            "RLIMIT_DATA": self.memory_mb << 20,
             "RLIMIT_FSIZE": self.disk_mb << 20,
             "RLIMIT_NPROC": self.processes,
             "RLIMIT_NOFILE": 256,
@@ -96,7 +97,6 @@ class SandboxLimits(Section):
             "RLIMIT_CORE": 0,
             "RLIMIT_MSGQUEUE": 0,
         }
-        return {"memory": memory, "cpu": self.cpu_seconds, "files": self.files, "each": each}
 
 
 class WorkspaceConfig(Section):
@@ -111,13 +111,17 @@ class WorkspaceConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that class")
     isolation: Literal["episode", "task", "run"] = Field(
         "episode",
-        description="what has a workspace of its own: each episode, the attempts at a task that are under way"
-        " together, or the run",
+        description="what has a workspace of its own: each episode, the attempts at a task that are under way "
+        "together, or each process of the run that plays episodes",
     )
     template: Annotated[str | None, Located("file")] = Field(
         None, description="folder whose files are in the workspace at the beginning"
     )
-    warm: NonNegativeInt = Field(2, description="workspaces that are kept ready for the next episodes")
+    warm: NonNegativeInt = Field(
+        2,
+        description="workspaces that are kept ready for the next episodes",
+        json_schema_extra=fate(OnTrinity(ignored="its runners make a workspace as each episode begins")),
+    )
     limits: SandboxLimits = Field(default_factory=SandboxLimits, description="of an AstuneSandbox")
     artifacts_mb: NonNegativeInt = Field(
         0,

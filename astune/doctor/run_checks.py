@@ -24,6 +24,7 @@ from astune.doctor.checks.run_folder import check_run_folder
 from astune.doctor.checks.tasks import check_tasks
 from astune.doctor.checks.tools import check_tools
 from astune.doctor.checks.training import check_training
+from astune.doctor.checks.workspace import check_workspace
 from astune.doctor.findings import Finding, fail, skip
 from astune.errors import name_error
 from astune.support.user_code import code_of, place_of
@@ -36,6 +37,7 @@ CHECKS: Mapping[str, Check] = {
     "tasks": check_tasks,
     "model": check_model,
     "tools": check_tools,
+    "workspace": check_workspace,
     "workflow": check_workflow,
     "judge": check_judge,
     "dry run": check_dry_run,
@@ -51,7 +53,7 @@ CHECKS: Mapping[str, Check] = {
 """In the order in which they run: later ones use what earlier ones made."""
 OF_THE_RUN = ("config", "model", "template", "run folder", "online")
 """Checks of what all of `astune.stages` have in common."""
-OF_EPISODES = ("tasks", "workflow", "judge", "dry run", "context")
+OF_EPISODES = ("tasks", "workspace", "workflow", "judge", "dry run", "context")
 """Checks of what a run needs to play episodes."""
 OF_RUNS = (*OF_EPISODES, "training", "run folder")
 """Checks of what `astune online` has no use for."""

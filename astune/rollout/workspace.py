@@ -41,7 +41,7 @@ async def with_artifacts(episode: Episode, tuner: Tuner, setup: RolloutSetup) ->
 
 
 def failures_of(lease: Lease | None) -> list[Exception]:
-    """What the sandbox itself failed with: an episode whose sandbox broke says nothing of the policy."""
+    """Errors of the sandbox itself: an episode whose sandbox broke says nothing of the policy."""
     return [] if lease is None or lease.sandbox is None else lease.sandbox.failures
 
 

@@ -285,7 +285,7 @@ def note_host_tools(notes: Notes, episode_id: str, agent: str, offered: Sequence
             f"{HOST_TOOLS}{', '.join(found)}",
             f"{episode_id}, agent {agent!r}: its tools {', '.join(found)} act on this machine, as the user who "
             "runs the training, with whatever the model writes; nothing asks before they run. Take them out, or "
-            "give them a sandbox: on AgentScope 2.x the tools of a workspace, as DockerWorkspace, or backend=",
+            "give them a sandbox: on AgentScope 2.x the tools of tuner.workspace, or of another, or backend=",
         )
 
 

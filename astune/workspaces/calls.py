@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ class CommandResult:
 class PipedCall:
     """The pipes of a call, its own alone: nothing that runs inside can answer for another.
 
-    Whoever takes `theirs` writes one JSON object into the status pipe when the command has ended, and ends the command
-    as soon as this side has closed it.
+    Whoever takes `theirs` writes the exit code, and the limit that ended the command, into the status pipe, and ends
+    the command as soon as this side has closed it.
     """
 
     def __init__(self, stdin: bytes, most: int) -> None:
@@ -77,10 +76,10 @@ class PipedCall:
             return CommandResult(137, stdout[: self._most], stderr[: self._most], why)
         if not status:
             return None
-        reply = json.loads(status)
+        exit_code, _, limit = status.decode().partition(" ")
         too_much = len(stdout) > self._most or len(stderr) > self._most
-        ended = reply["ended"] or ("output" if too_much else "")
-        return CommandResult(reply["exit"], stdout[: self._most], stderr[: self._most], ended)
+        ended = limit or ("output" if too_much else "")
+        return CommandResult(int(exit_code), stdout[: self._most], stderr[: self._most], ended)
 
     def _take(self, fd: int, end: Callable[[str], None], remove: Callable[[int], bool]) -> None:
         read = self._read[fd]

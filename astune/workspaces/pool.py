@@ -51,8 +51,9 @@ class WorkspacePool:
             async with pool.lease("task-17") as lease:
                 ...
 
-    While it is entered it keeps `warm` of them ready; without that the first `lease` proves and none is kept.
-    A workspace is used once and ended: what a model did in it meets no other episode.
+    While it is entered it keeps `warm` of them ready; without that the first `lease` proves and none is made ahead.
+    A workspace is used once and ended: what a model did in it meets no other episode. One of a whole run ends with the
+    pool, or with the process.
     """
 
     def __init__(self, config: WorkspaceConfig) -> None:
@@ -62,11 +63,10 @@ class WorkspacePool:
         self._making: set[asyncio.Task[None]] = set()
         self._shared: dict[str, asyncio.Task[Lease]] = {}
         self._wanted = 0
-        self._proved = self._entered = False
+        self._proved = False
 
     async def __aenter__(self) -> WorkspacePool:
         await self._prove()
-        self._entered = True
         self._wanted = self.config.warm if self.config.isolation == "episode" else 0
         self._refill()
         return self
@@ -74,7 +74,7 @@ class WorkspacePool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._wanted, self._entered = 0, False
+        self._wanted = 0
         for making in self._making:
             making.cancel()
         await asyncio.gather(*self._making, return_exceptions=True)
@@ -95,7 +95,7 @@ class WorkspacePool:
             yield lease
         finally:
             lease.holders -= 1
-            if lease.holders == 0 and not (self._entered and self.config.isolation == "run"):
+            if lease.holders == 0 and self.config.isolation != "run":
                 self._shared.pop(key, None)
                 await _finish(_end(lease))
             self._refill()
@@ -131,13 +131,13 @@ class WorkspacePool:
 
     async def _make(self) -> Lease:
         try:
-            return await self._made()
+            return await self._build()
         except EnvServiceError:
             raise
         except Exception as error:
             raise EnvServiceError(f"no workspace ({KEY}): {name_error(error)}") from error
 
-    async def _made(self) -> Lease:
+    async def _build(self) -> Lease:
         config = self.config
         if config.type == OURS:
             ours = _agentscope().SandboxWorkspace

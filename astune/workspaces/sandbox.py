@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -166,8 +165,8 @@ class Sandbox:
         the command does is a result."""
         limits = self.limits
         seconds = min(limits.command_seconds, seconds or limits.command_seconds)
-        message = b"\0".join([json.dumps({"cwd": cwd}).encode(), *(each.encode(errors="replace") for each in argv)])
-        if any("\0" in each for each in argv) or len(message) > limits.longest_command:
+        message = b"\0".join([*(each.encode(errors="replace") for each in (cwd, *argv))])
+        if any("\0" in each for each in (cwd, *argv)) or len(message) > limits.longest_command:
             return CommandResult(126, b"", b"the command has a null byte, or is too long")
         call = PipedCall(stdin, limits.output_kb * 1024 if most is None else most)
         try:
@@ -281,4 +280,15 @@ def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> 
     for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}.items():
         inner += ["--setenv", name, value]
     code = INIT.read_text(encoding="utf-8")
-    return [*outer, *inner, "--", str(python), "-I", "-S", "-c", code, str(control), json.dumps(limits.for_init())]
+    return [
+        *outer,
+        *inner,
+        "--",
+        str(python),
+        "-I",
+        "-S",
+        "-c",
+        code,
+        str(control),
+        *(f"{name}={most}" for name, most in limits.for_init().items()),
+    ]

