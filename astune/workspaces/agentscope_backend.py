@@ -29,7 +29,7 @@ LIMIT_OF = {
 """What ended a command, in the words that the model reads."""
 
 
-class AstuneSandbox(BackendBase):  # type: ignore[misc]
+class AstuneSandbox(BackendBase):
     """Runs commands and keeps files in a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -61,7 +61,7 @@ class AstuneSandbox(BackendBase):  # type: ignore[misc]
         return WORKDIR + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-class SandboxWorkspace(WorkspaceBase):  # type: ignore[misc]
+class SandboxWorkspace(WorkspaceBase):
     """A workspace whose backend is an `AstuneSandbox`. `reset` ends the sandbox and starts another."""
 
     workdir = WORKDIR
@@ -76,8 +76,9 @@ class SandboxWorkspace(WorkspaceBase):  # type: ignore[misc]
 
     @property
     def sandbox(self) -> Sandbox:
-        sandbox: Sandbox = self.get_backend().sandbox
-        return sandbox
+        backend = self.get_backend()
+        assert isinstance(backend, AstuneSandbox)
+        return backend.sandbox
 
     @property
     def _glob_helper_path(self) -> str:
@@ -103,7 +104,7 @@ class SandboxWorkspace(WorkspaceBase):  # type: ignore[misc]
     async def close(self) -> None:
         backend, self._backend = self._backend, None
         self.is_alive = False
-        if backend is not None:
+        if isinstance(backend, AstuneSandbox):
             await backend.sandbox.close()
 
     async def reset(self) -> None:

@@ -11,7 +11,7 @@ A sandbox waits for it to start, so it imports little: the C modules below load 
 
 from __future__ import annotations
 
-import _ctypes  # type: ignore[import-not-found,unused-ignore]
+import _ctypes
 import _socket
 import os
 import resource
@@ -31,7 +31,7 @@ EACH = {name: getattr(resource, name) for name in dir(resource) if name.startswi
 class Init:
     def __init__(self, control: int, limits: dict[str, float]) -> None:
         self.control, self.limits = _socket.socket(fileno=control), limits
-        self.prctl = _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")
+        self.prctl = _ctypes.dlsym(_ctypes.dlopen("", 2), "prctl")
         self.set_dumpable(0)
         self.running: dict[int, int] = {}  # id of a command's process -> its status pipe
         self.wake, write = os.pipe()

@@ -237,37 +237,37 @@ from astune.config.rollout import WorkspaceConfig
 from astune.workspaces.pool import WorkspacePool
 async def main():
     async with WorkspacePool(WorkspaceConfig(type="AstuneSandbox", warm=2)) as pool, pool.lease("a") as lease:
-        command = "setsid sh -c 'while :; do sleep 0.1; done' WORD > /dev/null 2>&1 & sleep 50"
+        command = "setsid sh -c 'while :; do sleep 0.1; done' WORD > /dev/null 2>&1 & touch up; sleep 50"
         running = asyncio.ensure_future(lease.sandbox.run(["sh", "-c", command]))
-        while not lease.sandbox.ended and (await lease.sandbox.run(["true"])).exit_code == 0:
-            print("ready", flush=True)
-            await asyncio.sleep(0.2)
+        while (await lease.sandbox.run(["test", "-e", "up"])).exit_code != 0:
+            pass
+        print("ready", flush=True)
+        await running
 asyncio.run(main())
 """
 
 
 def killed_run() -> Found:
     """A process that holds sandboxes is killed: nothing of them is left."""
-    word, mounts, folders = f"held-{secrets.token_hex(8)}", _mounts(), _folders()
-    run = subprocess.Popen([sys.executable, "-c", HOLDS.replace("WORD", word)], stdout=subprocess.PIPE)
-    assert run.stdout is not None
-    run.stdout.readline(), run.stdout.readline()
-    began = _runs(word)
-    run.send_signal(signal.SIGKILL)
-    run.communicate()
-    deadline = time.monotonic() + 60.0
-    while _runs(word) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    left = _runs(word) or _mounts() != mounts or _folders() - folders != set()
-    return Found("sandbox: the run is killed", began and not left, "no process, mount or folder is left")
+    word, mounts = f"held-{secrets.token_hex(8)}", _mounts()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", HOLDS.replace("WORD", word)]
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": folder})
+        assert run.stdout is not None
+        began = run.stdout.readline() == b"ready\n" and _runs(word)
+        run.send_signal(signal.SIGKILL)
+        run.communicate()
+        deadline = time.monotonic() + 60.0
+        while _runs(word) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        left = [what for what, there in (("processes", _runs(word)), ("folders", bool(os.listdir(folder)))) if there]
+    new = [line for line in set(_mounts()) - set(mounts) if "/mnt" in line or "workspace" in line]
+    told = f"left: {', '.join([*left, *new]) or 'no process, mount or folder'}"
+    return Found("sandbox: the run is killed", began and not left and not new, told)
 
 
-def _mounts() -> str:
-    return Path("/proc/mounts").read_text()
-
-
-def _folders() -> set[str]:
-    return {each for each in os.listdir(tempfile.gettempdir()) if "astune" in each}
+def _mounts() -> list[str]:
+    return Path("/proc/mounts").read_text().splitlines()
 
 
 def endure(seconds: float, side_by_side: int = 32, episodes: int = 256) -> Iterator[Found]:
@@ -305,6 +305,6 @@ def _held() -> dict[str, int]:
     return {
         "processes": len(children),
         "descriptors": descriptors,
-        "mounts": len(_mounts().splitlines()),
+        "mounts": len(_mounts()),
         "MB": resident,
     }

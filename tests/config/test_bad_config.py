@@ -160,6 +160,18 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             GOOD + "  synchronizer: {interval: 2}\n",
             "F:4: astune.synchronizer.interval: got 2, which only Trinity has; expected 1, or --backbone=trinity",
         ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', workspace: {warm: 4}"),
+            "F:3: astune.rollout.workspace.warm: there is no workspace: set astune.rollout.workspace.type",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', workspace: {type: none, limits: {files: 4}}"),
+            "F:3: astune.rollout.workspace.limits: none knows no limits",
+        ),
+        (
+            GOOD.replace("'agent.py:W'", "'a.py:W', workspace: {type: AstuneSandbox, isolation: run, artifacts_mb: 4}"),
+            "F:3: astune.rollout.workspace.artifacts_mb: a workspace of a run has files of several episodes",
+        ),
         (GOOD + "  model: {lora: {alpha: 8}}\n", "F:4: astune.model.lora.alpha: there is no adapter without"),
         (GOOD + "  trainer: {updates_per_step: 65}\n", "F:4: astune.trainer.updates_per_step: 65 updates"),
         (GOOD + "  trainer: {betas: [0.9, 1.0]}\n", "F:4: astune.trainer.betas: expected two numbers"),

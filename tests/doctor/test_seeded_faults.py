@@ -336,6 +336,14 @@ FAULTS = {
     "a run to go on with that is not there": Fault(
         {"resume": True}, {}, "run folder", "fail", "there is no run", "astune.resume", "Start it without --resume",
     ),
+    "tools that nothing isolates": Fault(
+        {"rollout": {"workspace": {"type": "none"}}}, {}, "workspace", "warn", "tools run on this machine as the user",
+        "astune.rollout.workspace.type", "AstuneSandbox",
+    ),
+    "a workspace that AgentScope does not have": Fault(
+        {"rollout": {"workspace": {"type": "DockerWorkspac"}}}, {}, "workspace", "fail",
+        "Did you mean 'DockerWorkspace'", "astune.rollout.workspace.type", "a workspace for tools",
+    ),
     "a file where the runs shall be": Fault(
         {"runs_dir": "agent.py"}, {}, "run folder", "fail", "agent.py is a file", "x.yaml:2: astune.runs_dir",
         "another",
