@@ -174,6 +174,7 @@ class OpenAIApp:
         except Exception as error:
             raise call_error(error, parsed.prompt_field) from error
         return json_response({"input_tokens": tokens})
+
     async def _answer_tools(self, request: Request) -> Response:
         tools = self._tools.get(request.path_params["token"])
         if tools is None:

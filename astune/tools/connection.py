@@ -65,6 +65,7 @@ class Connection:
             raise
         self.start_seconds = time.monotonic() - began
         if not self.works:
+            await self.close()
             raise self._error(f"does not start: {_first(self._failed)}")
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Wire:

@@ -78,10 +78,10 @@ def test_checks_that_were_skipped_for_one_reason_are_told_of_once(
     assert run(folder, changes={"seed": "x"}) == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[3].startswith(
-        "skip  14 checks   packages, tasks, model, workflow, judge, dry run, template, context,"
+        "skip  16 checks   packages, tasks, model, tools, workspace, workflow, judge, dry run,"
     )
     assert printed[3].endswith("run folder, online, memory: needs a configuration that loads; see 'config' above")
-    assert printed[4:] == ["1 would fail, 0 warnings, 14 not looked at"]
+    assert printed[4:] == ["1 would fail, 0 warnings, 16 not looked at"]
 
 
 def test_a_problem_without_a_fix_cannot_be_told() -> None:
