@@ -120,7 +120,9 @@ class WorkspaceConfig(Section):
     warm: NonNegativeInt = Field(
         2,
         description="workspaces that are kept ready for the next episodes",
-        json_schema_extra=fate(OnTrinity(ignored="its runners make a workspace as each episode begins")),
+        json_schema_extra=fate(
+            OnTrinity(unsupported="its runners make a workspace as each episode begins; take the key out")
+        ),
     )
     limits: SandboxLimits = Field(default_factory=SandboxLimits, description="of an AstuneSandbox")
     artifacts_mb: NonNegativeInt = Field(

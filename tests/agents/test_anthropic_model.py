@@ -73,4 +73,4 @@ async def test_an_agent_on_anthropics_model_is_one_timeline(chat_format, line, s
     assert tuner.failures == []
     assert [(len(timeline.spans), timeline.fork) for timeline in tracker.timelines()] == [(3, None)]
     assert [tuple(turn.prompt_ids) for turn in tracker.turns] == [prompt for prompt, _ in policy.calls]
-    assert [use.calls for use in tuner.tools.uses.values()] == [3]
+    assert [use.calls for use in tuner.tool_log.uses.values()] == [3]

@@ -144,7 +144,7 @@ def test_a_tool_that_dies_in_mid_run_is_told_of_shown_and_by_a_key_ends_the_run(
         == 1
     )
     assert "every call of the tool add failed in 2 steps in a row (astune.trainer.max_failed_tool_steps)" in shown
-    told = "22 of 32 calls of add failed, in 2 steps, 3 to 4, all of them"
+    told = "22 of 32 calls of add failed (22 said no), in 2 steps, 3 to 4, all of them"
     assert told in shown
     assert f"{told}, as here: Error: the calculator is gone" in write_report(report.run_dir).read_text()
 

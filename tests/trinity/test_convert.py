@@ -322,6 +322,11 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         "astune.task_judge.rubrics.file": "rubrics.yaml",
         "astune.task_judge.llm.models": [{"base_url": "http://127.0.0.1:1/v1", "model": "m"}],
     },
+    **{
+        key: {"astune.rollout.workspace.type": "AstuneSandbox"}
+        for key in LEAVES
+        if key.startswith("astune.rollout.workspace.") and not key.endswith(".type")
+    },
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_reader.split_seed": {
         "astune.task_reader.jsonl.validation.file_path": None,
@@ -343,6 +348,11 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.tools.servers":
+        server = st.fixed_dictionaries({"command": st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=2)})
+        return st.dictionaries(st.sampled_from("ab"), server, min_size=1, max_size=2)
+    if key == "astune.rollout.workspace.type":
+        return st.just("AstuneSandbox")
     if key == "astune.monitor.trackio.server_url":
         return st.just("http://h")
     if key == "astune.algorithm.method":
@@ -378,7 +388,9 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.none() | st.datetimes().map(lambda time: time.isoformat())
     if key in ("astune.task_reader.env_service.env_url", "astune.rollout.vllm.base_url"):
         return st.sampled_from([None, "http://h:1", "https://h"])
-    if key.startswith("astune.task_reader.env_service.") and key.endswith((".options", ".params")):
+    if key == "astune.rollout.workspace.options" or (
+        key.startswith("astune.task_reader.env_service.") and key.endswith((".options", ".params"))
+    ):
         return st.dictionaries(st.text(max_size=3), st.text(max_size=3) | st.integers(), min_size=1, max_size=2)
     if key == "astune.task_reader.reasoning_gym.datasets":
         return st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), st.integers()), max_size=2)
