@@ -5,6 +5,9 @@ def judge(task, episode):                              # task: Task, episode: Ep
 
 async def judge(task, response, auxiliary_models):     # AgentScope 1.x: task is the row as a dict
     return JudgeOutput(reward=1.0 if task["answer"] in str(response) else 0.0)
+
+async def judge(model_answer, ground_truth):           # AgentRL: the final answer, and {"query": ..., "answer": ...}
+    return float(model_answer == ground_truth["answer"])
 """
 
 from __future__ import annotations
@@ -19,11 +22,17 @@ from typing import Any, Protocol, runtime_checkable
 from astune.errors import JudgeError, PluginError, nearest
 from astune.support.concurrency import begin
 from astune.support.user_values import contain, show_value
+from astune.task_judge.answer_text import answer_text, cut_off
 from astune.task_judge.judge_base import check_verdict
+from astune.task_judge.math.final_answer import AnswerFormat, extract_answer
 from astune.types import Episode, Task, Verdict
 
-PARAMETERS = ("task", "episode", "response", "auxiliary_models", "logger")
-CONTRACT = "a judge function takes (task, episode) or, as in AgentScope 1.x, (task, response, auxiliary_models, logger)"
+PARAMETERS = ("task", "episode", "response", "auxiliary_models", "logger", "model_answer", "ground_truth")
+WHAT_WAS_DONE = ("episode", "response", "model_answer")
+CONTRACT = (
+    "a judge function takes (task, episode) or, as in AgentScope 1.x, (task, response, auxiliary_models, logger) or, "
+    "as in AgentRL, (model_answer, ground_truth)"
+)
 
 
 @runtime_checkable
@@ -39,29 +48,39 @@ class FunctionJudge:
     """Calls `function` with the parameters that it names, each one of `PARAMETERS`.
 
     `task` is a `Task` beside `episode` and the row as a new dict otherwise; `response` is what the workflow
-    returned; `auxiliary_models` is empty. A function that is not async runs in a thread of its own: it cannot
-    hold up other episodes, and one that never ends cannot hold up the end of the run. How long it may take is for the
-    caller to limit, as for every judge (`astune.rollout.verdict.ask_judge`).
+    returned; `auxiliary_models` is empty. `model_answer` is the final answer that is marked as `answer_format` says,
+    empty if none is, and `ground_truth` has the task's `query` and `answer`.
+    A function that is not async runs in a thread of its own: it cannot hold up other episodes, and one that never ends
+    cannot hold up the end of the run. How long it may take is for the caller to limit, as for every judge
+    (`astune.rollout.verdict.ask_judge`).
     Raises `PluginError` for other parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, answer_format: AnswerFormat = "auto") -> None:
         self._function = function
         self._name = name
         self._parameters = _check_parameters(function, name)
+        self._answer_format = answer_format
+
+    @property
+    def reads_answer_format(self) -> bool:
+        return "model_answer" in self._parameters
 
     async def judge(self, task: Task, episode: Episode) -> Verdict:
         result = await self._call_function(self._arguments(task, episode))
         return check_verdict(_as_verdict(result, self._name), self._name)
 
     def _arguments(self, task: Task, episode: Episode) -> dict[str, Any]:
-        values = {
+        values: dict[str, Any] = {
             "task": task if "episode" in self._parameters else dict(task.metadata),
             "episode": episode,
             "response": None if episode.output is None else episode.output.response,
             "auxiliary_models": {},
             "logger": logging.getLogger("astune.task_judge"),
+            "ground_truth": {"query": task.query, "answer": task.answer},
         }
+        if self.reads_answer_format:
+            values["model_answer"] = _final_answer(task, episode, self._answer_format)
         return {name: values[name] for name in self._parameters}
 
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
@@ -70,6 +89,13 @@ class FunctionJudge:
                 return await self._function(**arguments)
             result = await begin(functools.partial(self._function, **arguments), "judge", JudgeError)
             return await result if inspect.isawaitable(result) else result
+
+
+def _final_answer(task: Task, episode: Episode, answer_format: AnswerFormat) -> str:
+    """The answer that is marked as one; empty if none is, or if it was cut off."""
+    text = answer_text(task, episode)
+    found = None if cut_off(episode, text) else extract_answer(text, answer_format)
+    return "" if found is None else found.text
 
 
 def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...]:
@@ -82,8 +108,8 @@ def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...
             )
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise PluginError(f"judge {name}: parameter {parameter.name!r} cannot be passed by name; {CONTRACT}")
-    if ("episode" in parameters) == ("response" in parameters):
-        raise PluginError(f"judge {name}: needs exactly one of 'episode' and 'response'; {CONTRACT}")
+    if sum(parameter in WHAT_WAS_DONE for parameter in parameters) != 1:
+        raise PluginError(f"judge {name}: needs exactly one of {', '.join(map(repr, WHAT_WAS_DONE))}; {CONTRACT}")
     return tuple(parameters)
 
 

@@ -78,7 +78,7 @@ def load_judge(spec: str, config: TaskJudgeConfig, *, key: str) -> Judge:
     if not isinstance(found, type):
         if not callable(found):
             raise PluginError(f"{place} is a {type(found).__name__}, expected a class or a function")
-        return FunctionJudge(found, name=spec)
+        return FunctionJudge(found, name=spec, answer_format=config.answer_format)
     judge = found(config)
     if not isinstance(judge, Judge) or not inspect.iscoroutinefunction(judge.judge):
         raise PluginError(f"{place} has no method async judge(self, task, episode) -> Verdict")

@@ -2,6 +2,8 @@
 
 {"id": "1", "query": "2+2?", "answer": "4", "scorer": "math", "answer_schema": "boxed"}
 {"id": "2", "query": "What is ML?", "answer": "...", "scorer": "llm", "answer_schema": "answer"}
+
+A task with `answer_schema` alone is judged by `astune.task_judge.judge_protocol`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astune.config.judges import TaskJudgeConfig
+from astune.config.rules.beside import OF_JUDGES, READ_BY_JUDGE
 from astune.errors import TaskError, nearest
+from astune.task_judge.function_judge import FunctionJudge
 from astune.task_judge.judge_base import Judge
 from astune.task_judge.registry import judge_names, load_judge
 from astune.types import Task
@@ -48,29 +52,51 @@ class TaskJudges:
             config = self.config_of(task)
             if config is None:
                 return None
-            key = f"astune.task_judge.scorers.{named[0]}"
-            self._judges[named] = load_judge(config.judges[0].judge, config, key=key)
+            key = f"astune.task_judge.{'judge_protocol' if named[0] is None else f'scorers.{named[0]}'}"
+            judge = load_judge(config.judges[0].judge, config, key=key)
+            if named[1] is not None and isinstance(judge, FunctionJudge) and not judge.reads_answer_format:
+                raise TaskError(
+                    f"task {task.task_id!r}: answer_schema {named[1]!r}: the judge {config.judges[0].judge!r} does not "
+                    "ask for the final answer: let it take (model_answer, ground_truth), or take answer_schema out"
+                )
+            self._judges[named] = judge
         return self._judges[named]
 
     def config_of(self, task: Task) -> TaskJudgeConfig | None:
         """The configuration that the task's own judge is made from: its name as `judge_protocol`, its schema as
-        `answer_format`; None if it names none. Raises TaskError for an unknown name or schema."""
+        `answer_format`; None if it names neither. Raises TaskError for an unknown name or schema, and for a schema
+        alone where `judge_protocol` is not one judge that reads it."""
         name, schema = judge_named_by(task)
-        if name is None:
+        if name is None and schema is None:
             return None
-        known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
-        if name not in known:
-            raise TaskError(
-                f"task {task.task_id!r}: unknown scorer {name!r}.{nearest(name, known)} There are: {', '.join(known)}; "
-                "astune.task_judge.scorers gives judges of your own a name"
-            )
+        spec = self._default(task, schema) if name is None else self._find_spec(task, name)
         if schema is not None and schema not in ANSWER_SCHEMAS:
             raise TaskError(
                 f"task {task.task_id!r}: unknown answer_schema {schema!r}.{nearest(schema, ANSWER_SCHEMAS)} "
                 f"There are: {', '.join(ANSWER_SCHEMAS)}"
             )
         formats = {} if schema is None else {"answer_format": ANSWER_SCHEMAS[schema]}
-        return self._config.model_copy(update={"judge_protocol": self._spec(name), **formats})
+        return self._config.model_copy(update={"judge_protocol": spec, **formats})
+
+    def _default(self, task: Task, schema: str | None) -> str:
+        """The judge of a task that says nothing but where its answer stands."""
+        spec = self._config.judge_protocol
+        if isinstance(spec, str) and "answer_format" in READ_BY_JUDGE.get(spec, OF_JUDGES):
+            return spec
+        raise TaskError(
+            f"task {task.task_id!r}: answer_schema {schema!r} counts for a judge that reads the final answer; there is "
+            f"no scorer, and astune.task_judge.judge_protocol is {spec!r:.60}: "
+            'add "scorer": "math", or set astune.task_judge.answer_format for all tasks'
+        )
+
+    def _find_spec(self, task: Task, name: str) -> str:
+        known = sorted({*self._config.scorers, *SHORT_NAMES, *judge_names()})
+        if name not in known:
+            raise TaskError(
+                f"task {task.task_id!r}: unknown scorer {name!r}.{nearest(name, known)} There are: {', '.join(known)}; "
+                "astune.task_judge.scorers gives judges of your own a name"
+            )
+        return self._spec(name)
 
     def specs(self, tasks: Iterable[Task]) -> set[str]:
         """The judges that the tasks name, as `astune.task_judge.judge_protocol` would name them."""
@@ -88,13 +114,7 @@ class TaskJudges:
 
 def judge_named_by(task: Task) -> tuple[str | None, str | None]:
     """The names of the judge and of the answer's form in a task; None where it has none."""
-    name, schema = _read_name(task, "scorer"), _read_name(task, "answer_schema")
-    if schema is not None and name is None:
-        raise TaskError(
-            f"task {task.task_id!r}: answer_schema {schema!r} counts only beside a scorer, and there is none: add "
-            '"scorer": "math", or set astune.task_judge.answer_format for all tasks'
-        )
-    return name, schema
+    return _read_name(task, "scorer"), _read_name(task, "answer_schema")
 
 
 def _read_name(task: Task, field: str) -> str | None:

@@ -105,8 +105,8 @@ def test_a_mistyped_parameter_is_an_error_that_lists_the_allowed_ones() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda task: 1.0, "needs exactly one of 'episode' and 'response'"),
-        (lambda task, episode, response: 1.0, "needs exactly one of 'episode' and 'response'"),
+        (lambda task: 1.0, "needs exactly one of 'episode', 'response', 'model_answer'"),
+        (lambda task, episode, response: 1.0, "needs exactly one of 'episode', 'response', 'model_answer'"),
         (lambda task, episode, **kwargs: 1.0, "unknown parameter 'kwargs'"),
         (lambda task, episode, /: 1.0, "parameter 'task' cannot be passed by name"),
     ],

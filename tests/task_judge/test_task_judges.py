@@ -31,9 +31,39 @@ def test_a_task_without_scorer_has_no_judge_of_its_own() -> None:
     assert TaskJudges(TaskJudgeConfig()).of(Task("t", "q")) is None
 
 
-def test_an_answer_schema_without_scorer_is_an_error_and_not_passed_over() -> None:
-    with pytest.raises(TaskError, match="answer_schema 'boxed' counts only beside a scorer"):
-        TaskJudges(TaskJudgeConfig()).check([task(schema="boxed")])
+async def test_an_answer_schema_without_scorer_says_where_the_judge_of_the_run_looks(make_episode: MakeEpisode) -> None:
+    judge = TaskJudges(TaskJudgeConfig(judge_protocol="MathAnswerAsJudge")).of(task(schema="boxed"))
+    assert judge is not None
+    for answer, right in (("\\boxed{4}", True), ("<answer>4</answer>", False)):
+        assert (await judge.judge(task(schema="boxed"), make_episode(answer, "4"))).passed is right
+
+
+@each_row("protocol", [None, "EnvServiceJudge", [{"judge": "MathAnswerAsJudge"}]])
+def test_an_answer_schema_that_no_judge_would_read_is_an_error(protocol: object) -> None:
+    with pytest.raises(TaskError, match="answer_schema 'boxed' counts for a judge that reads the final answer"):
+        TaskJudges(TaskJudgeConfig(judge_protocol=protocol)).check([task(schema="boxed")])  # type: ignore[arg-type]
+
+
+async def test_a_scorer_of_agentrl_gets_the_answer_that_the_schema_marks(
+    tmp_path: Path, make_episode: MakeEpisode
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "async def same(model_answer, ground_truth):\n"
+        "    return 0.5 * (model_answer == ground_truth['answer']) + 0.25 * (model_answer == '')\n"
+        "def row(task, response):\n    return 1.0\n"
+    )
+    judges = TaskJudges(TaskJudgeConfig(scorers={"same": f"{tmp_path}/mine.py:same", "row": f"{tmp_path}/mine.py:row"}))
+    for schema, answer, reward in (
+        ("boxed", "\\boxed{4}", 0.5),
+        ("answer", "It is <answer>4</answer>", 0.5),
+        ("answer", "<answer>5</answer>", 0.0),
+        ("answer", "\\boxed{4}", 0.25),
+    ):
+        judge = judges.of(task("same", schema))
+        assert judge is not None
+        assert (await judge.judge(task("same", schema), make_episode(answer, "4"))).reward == reward
+    with pytest.raises(TaskError, match=r"answer_schema 'boxed': the judge .*row' does not ask for the final answer"):
+        judges.of(task("row", "boxed"))
 
 
 @pytest.mark.parametrize("name", ["math", "MathAnswerAsJudge"])
