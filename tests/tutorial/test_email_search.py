@@ -1,0 +1,278 @@
+"""The inboxes of tutorial/email_search: what is true in them, what an answer is worth, and the page's commands."""
+
+import asyncio
+import json
+import random
+import sys
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("agentscope")
+
+from astune.config.judges import TaskJudgeConfig
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.context_tracker.tracker import ContextTracker
+from astune.examples.conversation import conversation_rows
+from astune.monitor import read_episodes
+from astune.plugins import load_plugin
+from astune.support.resources import tiny_model_dir, tutorial_dir
+from astune.testing import ScriptedChatServer, ScriptedPolicy
+from astune.types import Sampling, Task
+from astune.workflow.tuner import Tuner
+from tests.rows import each_row
+from tests.tutorial.small import commands, run
+
+sys.path.append(str(tutorial_dir() / "email_search"))
+import inbox_players
+from inbox_judge import BAD_CALL, MOST_BAD, NEAR, WORTH, InboxJudge, read_value
+from inbox_players import TOOLS, Talk, oracle, stated
+from inbox_tools import Mailbox
+from inboxes import QUESTIONS, SPLITS, UNKNOWN, make_inbox, task_row
+
+FOLDER = tutorial_dir() / "email_search"
+AGENTSCOPE_2 = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason="the agent is for AgentScope 2.x")
+QUESTION = make_inbox(0).questions[4]
+"""858 asks again, 996 corrects 738."""
+
+
+def judged(talk: Talk):
+    row = task_row(talk.question)
+    task = Task(row["id"], row["query"], answer=row["answer"], metadata=row)
+    return asyncio.run(InboxJudge(TaskJudgeConfig()).judge(task, talk.episode(task)))
+
+
+def test_an_inbox_is_the_same_each_time_and_its_newest_statement_is_right() -> None:
+    for number in (0, 399, 1000):
+        inbox = make_inbox.__wrapped__(number)
+        assert inbox == make_inbox(number)
+        mails = {mail.message_id: mail for mail in inbox.mails}
+        assert len(mails) == len(inbox.mails) and len(inbox.questions) == QUESTIONS
+        assert sum(question.answer == UNKNOWN for question in inbox.questions) == 1
+        for question in inbox.questions:
+            told = [(mail, value) for mail in inbox.mails if (value := stated(mail.body, question)) is not None]
+            last = told[-1:]
+            assert [(mail.message_id, value) for mail, value in last] == [(p, question.answer) for p in question.proof]
+
+
+def test_no_inbox_is_in_two_splits_and_no_question_is_asked_twice() -> None:
+    assert not {*SPLITS["training"]} & {*SPLITS["validation"]}
+    asked = [q.query for split in ("training", "validation") for n in SPLITS[split] for q in make_inbox(n).questions]
+    assert len(asked) == len({*asked})
+
+
+def test_players_come_out_in_the_right_order() -> None:
+    rows = inbox_players.table()
+    assert [name for name, *_ in rows] == ["oracle", "read_everything", "dont_know", "chance", "inventor"]
+    rewards = [reward for _, reward, *_ in rows]
+    assert rewards == sorted(rewards, reverse=True) and all(a - b > 0.1 for a, b in pairwise(rewards))
+    assert rows[0][1:] == (1.0, 1.0, 1.0, 1.0, 1.0)
+
+
+@each_row(
+    ("calls", "outcome", "bad"),
+    [
+        ([["search"], ["read", 996], ["finish", "493", [996]]], "proved", 0),
+        ([["search"], ["read", 996], ["finish", "$493", [996, 996]]], "right", 0),
+        ([["search"], ["read", 996], ["finish", "493 dollars.", [996, 738]]], "right", 0),
+        ([["search"], ["finish", "493", [996]]], "right", 0),
+        ([["finish", "493", [996]]], "right", 1),
+        ([["read", 996], ["finish", "493", [996]]], "right", 2),
+        ([["search"], ["read", 996], ["finish", "788", [996]]], "wrong", 0),
+        ([["search"], ["read", 996], ["finish", "493 or 788", [996]]], "wrong", 0),
+        ([["search"], ["read", 996], ["finish", "", [996]]], "wrong", 0),
+        ([["search"], ["read", 996], ["finish", UNKNOWN, []]], "unknown", 0),
+        ([["search"], ["read", 996]], "nothing", 0),
+        ([["search"], ["search"], ["read", 1]], "nothing", 2),
+        ([["search"], ["read", 996], ["finish", "493", [996]], ["finish", "788", [996]]], "proved", 1),
+        ([["search"], ["raw", "read_email", {"message_id": "996"}], ["finish", "493", [996]]], "right", 1),
+        ([["raw", "fly", {}], ["raw", "read_email", {}], ["raw", "search_emails", {"keyword": "a"}]], "nothing", 3),
+    ],
+)
+def test_what_an_answer_is_worth(calls, outcome, bad) -> None:
+    verdict = judged(played(QUESTION, calls))
+    assert verdict.metrics[outcome] == 1.0 and verdict.passed is (outcome in ("proved", "right"))
+    assert sum(verdict.metrics[name] for name in ("invented", "malformed", "repeated", "late")) == bad
+    assert WORTH[outcome] - NEAR - MOST_BAD <= verdict.reward + 1e-9 <= WORTH[outcome] + 2e-9
+    assert verdict.reward <= WORTH[outcome] - min(MOST_BAD, BAD_CALL * bad) + 1e-9
+
+
+def played(question, calls) -> Talk:
+    talk = Talk(question)
+    for kind, *arguments in calls:
+        if kind == "search":
+            talk.search(talk.keywords)
+        elif kind == "read":
+            talk.call("read_email", message_id=arguments[0])
+        elif kind == "finish":
+            talk.finish(*arguments)
+        else:
+            name, given_ = arguments
+            function = {"name": name, "arguments": json.dumps(given_)}
+            talk.messages.append({"role": "assistant", "tool_calls": [{"id": "raw", "function": function}]})
+    return talk
+
+
+def test_saying_that_there_is_no_answer_is_right_where_there_is_none_and_somebody_looked() -> None:
+    (question,) = (question for question in make_inbox(0).questions if question.answer == UNKNOWN)
+    last = ["finish", UNKNOWN, []]
+    worth = [judged(played(question, calls)) for calls in ([["search"], last], [last])]
+    assert [verdict.reward for verdict in worth] == pytest.approx([1.0, 0.0])
+    assert [verdict.passed for verdict in worth] == [True, False]
+
+
+MAILS = st.sampled_from([738, 858, 996, 1])
+CALLS = st.lists(
+    st.one_of(
+        st.just(["search"]),
+        st.tuples(st.just("read"), MAILS),
+        st.tuples(st.just("finish"), st.sampled_from(["493", "788", UNKNOWN, ""]), st.lists(MAILS, max_size=3)),
+        st.just(["raw", "read_email", {}]),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(CALLS)
+def test_nothing_that_is_done_on_the_way_makes_a_worse_answer_worth_more(calls) -> None:
+    verdict = judged(played(QUESTION, calls))
+    (outcome,) = (name for name in WORTH if verdict.metrics[name])
+    others = [worth for name, worth in WORTH.items() if worth > WORTH[outcome]]
+    assert all(verdict.reward < worth - NEAR - MOST_BAD for worth in others)
+    (first, *_) = [*(call for call in calls if call[0] == "finish"), None]
+    assert (outcome == "nothing") is (first is None)
+
+
+@each_row(
+    ("kind", "text", "value"),
+    [
+        ("number", "493", "493"),
+        ("number", "room 1,493", "1493"),
+        ("number", "493.5", None),
+        ("number", "not 493", None),
+        ("time", "8:05", "08:05"),
+        ("time", "08:05 or 9:00", None),
+        ("date", "3rd May", "3 May"),
+        ("date", "may 3", "3 May"),
+        ("date", "3", None),
+        ("person", "RAVI", "Ravi"),
+        ("person", "Ravi Lena", None),
+    ],
+)
+def test_answers_are_read_in_their_usual_spellings(kind, text, value) -> None:
+    assert read_value(text, kind) == value
+
+
+@AGENTSCOPE_2
+async def test_the_tools_are_those_that_agentscope_offers() -> None:
+    from agentscope.tool import FunctionTool, Toolkit
+
+    toolkit = Toolkit(tools=[FunctionTool(tool) for tool in Mailbox(make_inbox(0)).tools])
+    assert await toolkit.get_tool_schemas() == [*TOOLS]
+
+
+async def test_an_mcp_client_gets_the_same_from_the_server() -> None:
+    stdio, session = pytest.importorskip("mcp.client.stdio"), pytest.importorskip("mcp")
+    server = stdio.StdioServerParameters(command=sys.executable, args=[str(FOLDER / "mcp_server.py"), "0"])
+    box = Mailbox(make_inbox(0))
+    with open("/dev/null", "w") as nowhere:
+        async with stdio.stdio_client(server, nowhere) as pipes, session.ClientSession(*pipes) as client:
+            await client.initialize()
+            offered = (await client.list_tools()).tools
+            assert [(tool.name, tool.description) for tool in offered] == [
+                (tool["function"]["name"], tool["function"]["description"]) for tool in TOOLS
+            ]
+            for name, arguments in (
+                ("search_emails", {"keywords": "beads budget"}),
+                ("read_email", {"message_id": 996}),
+                ("read_email", {"message_id": 1}),
+                ("return_final_answer", {"answer": "493", "sources": [996]}),
+            ):
+                result = await client.call_tool(name, arguments)
+                assert result.content[0].text == getattr(box, name)(**arguments)
+
+
+@AGENTSCOPE_2
+def test_the_page_shows_what_its_commands_print(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for name in ("solution", "careless"):
+        script = f"scripted:tutorial/email_search/{name}.yaml"
+        (command,) = (words for words in commands(FOLDER / "README.md") if script in words)
+        located = [word.replace("scripted:tutorial/", f"scripted:{tutorial_dir()}/") for word in command]
+        assert run(located) == 0
+        (shown,) = (line for line in capsys.readouterr().out.splitlines() if "verdict " in line)
+        assert shown.strip() in page
+    (record,) = read_episodes(tmp_path / "runs" / "email_search" / "email_search-debug" / "episodes" / "debug.jsonl")
+    said = [turn.response for turn in record.episode.turns]
+    talk = Talk(QUESTION)
+    oracle(talk, random.Random(0))
+    mine = [message for message in talk.messages if message["role"] == "assistant"]
+    assert [names(message) for message in said] == [names(message) for message in mine]
+    assert len(record.episode.timelines) == 1
+
+
+def names(message):
+    called = [call["function"] for call in message.get("tool_calls") or ()]
+    return [(function["name"], json.loads(function["arguments"])) for function in called]
+
+
+@AGENTSCOPE_2
+async def test_a_players_episode_is_what_the_agent_makes_of_the_same_answers() -> None:
+    chat_format = ChatFormat.load(tiny_model_dir())
+    workflow = load_plugin(f"{FOLDER / 'workflow.py'}:InboxAgent", kind="workflow")
+    for question in [question for number in range(4) for question in make_inbox(number).questions]:
+        talk = Talk(question)
+        oracle(talk, random.Random(0))
+        (example,) = conversation_rows(chat_format, talk.messages, [*TOOLS])
+        said = [chat_format.decode(example.token_ids[span.start : span.stop - 1]) for span in example.spans]
+        policy = ScriptedPolicy(said, chat_format)
+        tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=80), max_turns=8, seed=1)
+        task = Task("t", question.query, metadata=task_row(question))
+        tuner = Tuner(task, "t/0", tracker, chat_format, 2048)
+        try:
+            await workflow().execute(task, tuner)
+        finally:
+            tuner.close()
+        (episode,) = tracker.timelines()
+        assert list(episode.token_ids) == list(example.token_ids) and episode.loss_mask == example.loss_mask
+        assert len(example.token_ids) < 2048 / 2
+
+
+def agentrl(capsys, *keys: str) -> str:
+    (command,) = (words for words in commands(FOLDER / "README.md") if "tutorial/email_search/agentrl.yaml" in words)
+    located = [word.replace("scripted:tutorial/", f"scripted:{tutorial_dir()}/") for word in command]
+    code = run(located, *keys)
+    return f"{code}: {capsys.readouterr().out}"
+
+
+@AGENTSCOPE_2
+def test_rows_of_agentrl_run_with_a_second_model_that_reads_where_the_first_fails(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = json.dumps({"rational": "one number", "evidence": "now 493 dollars", "report": "It is 493."})
+    with ScriptedChatServer(lambda request: 500) as broken, ScriptedChatServer(lambda request: said) as reader:
+        models = [{"base_url": one.base_url, "model": "any", "max_retries": 0} for one in (broken, reader)]
+        (tmp_path / "browse.yaml").write_text(json.dumps({"models": models, "cache": None, "shortest": 1}))
+        monkeypatch.setenv("BROWSE", str(tmp_path / "browse.yaml"))
+        printed = agentrl(capsys)
+    assert printed.startswith("0: ") and printed.count("Evidence: now 493 dollars\n") >= 3
+    assert printed.count("verdict    reward 1") == 3
+    assert broken.requests and all("Purpose: the budget" in str(request) for request in reader.requests)
+
+
+@AGENTSCOPE_2
+def test_where_no_model_can_read_the_attempt_does_not_count(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ScriptedChatServer(lambda request: 500) as broken:
+        models = [{"base_url": broken.base_url, "model": "any", "max_retries": 0}]
+        (tmp_path / "browse.yaml").write_text(json.dumps({"models": models, "cache": None, "shortest": 1}))
+        monkeypatch.setenv("BROWSE", str(tmp_path / "browse.yaml"))
+        printed = agentrl(capsys)
+    assert "no model answers" in printed and printed.count("verdict    none: the episode was not judged") == 3
