@@ -53,7 +53,7 @@ CHECKS: Mapping[str, Check] = {
 """In the order in which they run: later ones use what earlier ones made."""
 OF_THE_RUN = ("config", "model", "template", "run folder", "online")
 """Checks of what all of `astune.stages` have in common."""
-OF_EPISODES = ("tasks", "workspace", "workflow", "judge", "dry run", "context")
+OF_EPISODES = ("tasks", "tools", "workspace", "workflow", "judge", "dry run", "context")
 """Checks of what a run needs to play episodes."""
 OF_RUNS = (*OF_EPISODES, "training", "run folder")
 """Checks of what `astune online` has no use for."""

@@ -52,7 +52,8 @@ def test_a_service_needs_no_tasks_and_no_workflow(look: Doctor, tmp_path: Path) 
     found = look()
     assert problems(found) == []
     skipped = {each.check for each in found if each.level == "skip"}
-    assert skipped == {"tasks", "workflow", "judge", "dry run", "context", "training", "run folder"}
+    episodes = {"tasks", "tools", "workspace", "workflow", "judge", "dry run", "context"}
+    assert skipped == episodes | {"training", "run folder"}
     assert "online.db will be made" in said(found) and "127.0.0.1:0 is free; no tokens" in said(found)
     assert not list(tmp_path.rglob("*.db*")) and not (tmp_path / "runs").exists()
 
