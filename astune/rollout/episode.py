@@ -180,6 +180,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
         await enter_environment(tuner, setup)
         if setup.tools.pools:
             tuner.tools.servers = await setup.tools.take(tuner.episode_id, tuner.task)
+        if tuner.lease is not None:
+            await tuner.tools.add_workspace(tuner.lease.workspace)
         with contain("the workflow"):
             workflow = setup.workflow_factory()
             work = begin_attempt(workflow, tuner.task, tuner)
@@ -195,7 +197,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             output = check_output(value, workflow)
     except Exception as error:
         raised = error
-    return _classify(output, raised, [*failures_of(tuner.lease), *tuner.failures])
+    of_sandbox = failures_of(tuner.lease) if "sandbox" in setup.tools.config.on_failure.causes("end") else []
+    return _classify(output, raised, [*of_sandbox, *tuner.failures])
 
 
 def _classify(output: WorkflowOutput | None, raised: Exception | None, failures: list[Exception]) -> _End:

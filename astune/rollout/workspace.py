@@ -25,6 +25,8 @@ async def lend_workspace(tuner: Tuner, setup: RolloutSetup) -> AsyncIterator[Non
                 tuner.lease = await stack.enter_async_context(setup.workspaces.lease(tuner.task.task_id))
             except AstuneError as error:
                 tuner.no_workspace = EnvServiceError(str(error))
+        if tuner.lease is not None and tuner.lease.sandbox is not None:
+            tuner.tool_log.sandbox_failures = tuner.lease.sandbox.failures
         yield
 
 

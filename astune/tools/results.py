@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from astune.errors import nearest
 from astune.types import ToolCause
 
 _CANNOT_TAKE = re.compile(
@@ -15,6 +16,8 @@ _CANNOT_TAKE = re.compile(
     r"|(error executing tool [\w.-]+: )?\d+ validation errors? for )",
     re.IGNORECASE,
 )
+
+_TIMED_OUT = re.compile(r"\W*((command|call|request|tool) )?timed out\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,31 @@ class ToolResult:
     detail: str = ""
 
 
-def says_malformed(text: str) -> bool:
-    """True if an error says that the tool cannot take the arguments.
+def unknown_tool(name: str, known: Collection[str]) -> ToolResult:
+    """The result of a call of a tool that there is not."""
+    said = f"Error: there is no tool {name!r}.{nearest(name, known)} There are: {', '.join(known)}"
+    return ToolResult(said, "unknown")
 
-    >>> says_malformed("Error executing tool add: 1 validation error for addArguments"), says_malformed("no such city")
-    (True, False)
+
+def read_cause(error: str) -> ToolCause:
+    """Why a call failed, as far as the text of the error tells.
+
+    >>> read_cause("Error executing tool add: 1 validation error for addArguments"), read_cause("no such city")
+    ('malformed', 'said_no')
+    >>> read_cause("Command timed out after 500ms: sleep 9")
+    'time_limit'
     """
-    return _CANNOT_TAKE.match(text) is not None
+    if _CANNOT_TAKE.match(error):
+        return "malformed"
+    return "time_limit" if _TIMED_OUT.match(error) else "said_no"
 
 
 def read_result(wire: Mapping[str, Any], most: int, on_longer: Literal["cut", "refuse"]) -> ToolResult:
     """The result of a call, of at most `most` characters of the server's."""
     text = "\n".join(_texts(wire))
     if wire.get("isError"):
-        cause: ToolCause = "malformed" if says_malformed(text) else "said_no"
-        text, is_cut = _cut(text, most)
-        return ToolResult(text or "Error: the tool failed, and says no more", cause, is_cut)
+        cut, is_cut = _cut(text, most)
+        return ToolResult(cut or "Error: the tool failed, and says no more", read_cause(text), is_cut)
     if len(text) > most and on_longer == "refuse":
         said = f"Error: the result has {len(text):,} characters, more than the {most:,} that are shown. Ask for less"
         return ToolResult(said, "said_no", cut_short=True)

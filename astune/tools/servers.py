@@ -13,7 +13,7 @@ from astune.errors import ConfigError, SetupError, ToolServerError, nearest
 from astune.support.concurrency import all_or_none
 from astune.tools.connection import INVALID_PARAMS, CallRefused, Connection, Wire
 from astune.tools.pool import ServerPool, start_limit
-from astune.tools.results import ToolResult, read_result
+from astune.tools.results import ToolResult, read_result, unknown_tool
 from astune.types import Task
 
 KEY = "astune.tools.servers"
@@ -130,8 +130,7 @@ class EpisodeServers:
         """Call the tool. What goes wrong is a result: its text tells the agent, its cause everybody else."""
         tool = self.tools.get(name)
         if tool is None:
-            hint = nearest(name, self.tools)
-            return ToolResult(f"Error: there is no tool {name!r}.{hint} There are: {', '.join(self.tools)}", "unknown")
+            return unknown_tool(name, self.tools)
         config = self._servers.config.servers[tool.server]
         result = await self._try(tool, arguments)
         for _ in range(config.retries if tool.repeatable else 0):

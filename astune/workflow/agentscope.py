@@ -31,9 +31,11 @@ On 1.x:
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -211,6 +213,34 @@ Act = Callable[[str, Mapping[str, Any]], Awaitable[str]]
 def toolkit_of(tools: Sequence[Tool], act: Act) -> Any:
     """A new `Toolkit` of `tools`, all of which are run by `act`. Raises MissingDependency."""
     return _toolkit_1(tools, act) if major_version() == 1 else _toolkit_2(tools, act)
+
+
+class WorkspaceTools:
+    """Tools of a workspace of AgentScope 2.x, called as its agents call them. What was read, and may be edited, is that
+    of one episode."""
+
+    def __init__(self, toolkit: Any, definitions: Sequence[Tool]) -> None:
+        self.definitions = {_name(tool): tool for tool in definitions}
+        """In OpenAI's shape, by name."""
+        self._toolkit = toolkit
+        self._state = import_module("agentscope.state").AgentState()
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """The text of the result, and whether the call failed."""
+        call = import_module("agentscope.message").ToolCallBlock(id=name, name=name, input=json.dumps(arguments))
+        result: Any = None
+        async for each in self._toolkit.call_tool(call, self._state):
+            result = each  # the last one is the whole
+        if result.state == "interrupted":  # AgentScope goes on when it is cancelled
+            raise asyncio.CancelledError
+        texts = [block.text if block.type == "text" else f"[{block.type}: not shown]" for block in result.content]
+        return "\n".join(texts), result.state in ("error", "denied")
+
+
+async def open_workspace(workspace: Any) -> WorkspaceTools:
+    """The tools of an object of AgentScope's."""
+    toolkit = import_module("agentscope.tool").Toolkit(tools=await workspace.list_tools())
+    return WorkspaceTools(toolkit, await toolkit.get_tool_schemas())
 
 
 def _toolkit_2(tools: Sequence[Tool], act: Act) -> Any:

@@ -1,4 +1,4 @@
-"""The tools that an episode gets from the servers of `astune.tools`, as the workflow sees them."""
+"""The tools of an episode, from the servers of `astune.tools` and of its workspace, as the workflow sees them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from astune.errors import WorkflowError
 from astune.tools import EpisodeServers, ToolResult
-from astune.workflow.agentscope import toolkit_of
+from astune.tools.results import unknown_tool
+from astune.workflow.agentscope import WorkspaceTools, open_workspace, toolkit_of
 from astune.workflow.tool_log import ToolLog
 
 
 class EpisodeTools:
-    """Tools of MCP servers; a workflow has them from `tuner.tools`.
+    """Tools of MCP servers, and of the workspace; a workflow has them from `tuner.tools`.
 
         agent = Agent(..., toolkit=tuner.tools.toolkit())          # a toolkit of AgentScope, 2.x or 1.x
         client.chat.completions.create(..., tools=tuner.tools.openai)
@@ -27,6 +28,7 @@ class EpisodeTools:
     def __init__(self, log: ToolLog, loop: asyncio.AbstractEventLoop, check_open: Callable[[], None]) -> None:
         self.servers: EpisodeServers | None = None
         """The servers that the episode was given."""
+        self._workspace: WorkspaceTools | None = None
         self._log, self._loop, self._check_open = log, loop, check_open
         self._calls: set[asyncio.Future[ToolResult]] = set()
         self._token: str | None = None
@@ -34,7 +36,18 @@ class EpisodeTools:
     @property
     def openai(self) -> list[dict[str, Any]]:
         """The tools in OpenAI's shape, a new list."""
-        return [dict(tool.definition) for tool in self._given.tools.values()]
+        return [dict(definition) for definition in self._given().values()]
+
+    async def add_workspace(self, workspace: Any) -> None:
+        """Have the tools of AgentScope's object, too. Raises WorkflowError where one has the name of a server's."""
+        tools = await open_workspace(workspace)
+        for tool in () if self.servers is None else self.servers.tools.values():
+            if tool.name in tools.definitions:
+                other = f"astune.tools.servers.{tool.server}.rename={{{tool.theirs}: {tool.server}_{tool.name}}}"
+                raise WorkflowError(
+                    f"tuner.tools: {tool.name!r} of {tool.server} is a tool of the workspace, too: {other}"
+                )
+        self._workspace = tools
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None = None) -> str:
         """Call a tool; the text of its result. From another event loop, in a thread of the agent's, it comes about on
@@ -70,18 +83,30 @@ class EpisodeTools:
         if self.servers is not None:
             self.servers.give_back()
 
-    @property
-    def _given(self) -> EpisodeServers:
-        if self.servers is None:
-            raise WorkflowError("tuner.tools: there are none; name a server in astune.tools.servers")
-        return self.servers
+    def _given(self) -> dict[str, Mapping[str, Any]]:
+        """The tools by name, in OpenAI's shape."""
+        if self.servers is None and self._workspace is None:
+            raise WorkflowError(
+                "tuner.tools: there are none; name a server in astune.tools.servers, or set astune.rollout.workspace"
+            )
+        served = {} if self.servers is None else {name: tool.definition for name, tool in self.servers.tools.items()}
+        return served | ({} if self._workspace is None else self._workspace.definitions)
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if self._workspace is not None and name in self._workspace.definitions:
+            text, failed = await self._workspace.call(name, arguments)
+            definition = self._workspace.definitions[name]["function"]
+            return ToolResult(text, self._log.find_cause(definition, arguments, text) if failed else None)
+        if self.servers is not None and name in self.servers.tools:
+            return await self.servers.call(name, arguments)
+        return unknown_tool(name, self._given())
 
     async def _ask(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         if asyncio.get_running_loop() is not self._loop:
             there = asyncio.run_coroutine_threadsafe(self._ask(name, arguments), self._loop)
             return await asyncio.wrap_future(there)
         self._check_open()
-        call = asyncio.ensure_future(self._given.call(name, arguments))
+        call = asyncio.ensure_future(self._call(name, arguments))
         self._calls.add(call)
         try:
             result = await call

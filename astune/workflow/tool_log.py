@@ -15,7 +15,7 @@ from typing import Any
 from astune.context_tracker.prompt.messages import show_content
 from astune.errors import ToolServerError
 from astune.task_judge.tool_use.calls import can_take
-from astune.tools.results import ToolResult, says_malformed
+from astune.tools.results import ToolResult, read_cause
 from astune.types import UNKNOWN_TOOL, ToolCause, ToolUse, Turn
 
 _ERROR = re.compile(
@@ -62,6 +62,8 @@ class ToolLog:
     `ends` ends the episode: the error is added to `failures`, and `check` raises it."""
 
     def __init__(self, ends: frozenset[ToolCause] = frozenset(), failures: list[Exception] | None = None) -> None:
+        self.sandbox_failures: Sequence[Exception] = ()
+        """Errors of the episode's sandbox itself, a list that grows: from then on it is why calls fail."""
         self._ends, self._failures = ends, failures
         self._ended: ToolServerError | None = None
         self._seen: set[str] = set()
@@ -102,16 +104,14 @@ class ToolLog:
             return
         self._seen.add(call_id)
         offered = self._offered.get(name)
-        cause: ToolCause | None = "unknown" if offered is None else None if error is None else "said_no"
-        repeated = False
+        cause: ToolCause | None = "unknown" if offered is None else None
+        repeated, arguments = False, None
         if function is not None:
             arguments = _read_arguments(function)
             repeated = (name, str(arguments)) in self._made
             self._made.add((name, str(arguments)))
-            if cause == "said_no" and not can_take(offered or {}, arguments):
-                cause = "malformed"
-        if cause == "said_no" and says_malformed(error or ""):
-            cause = "malformed"
+        if error is not None and offered is not None:
+            cause = self.find_cause(None if function is None else offered, arguments, error)
         name = UNKNOWN_TOOL if offered is None else name
         waiting = self._reported.get(name)
         if waiting and (cause != "malformed" or cause in waiting[0].causes):  # a framework may stop such a call itself
@@ -131,6 +131,13 @@ class ToolLog:
         name = UNKNOWN_TOOL if result.cause == "unknown" else name
         self._reported.setdefault(name, deque()).append(use)
         self._end_by(name, use)
+
+    def find_cause(self, definition: Mapping[str, Any] | None, arguments: object, error: str) -> ToolCause:
+        """Why a call of an offered tool failed; without a definition, so far as the error tells."""
+        if self.sandbox_failures:
+            return "sandbox"
+        fits = definition is None or can_take(definition, arguments)
+        return read_cause(error) if fits else "malformed"
 
     def check(self) -> None:
         """Raises ToolServerError if a call has ended the episode."""

@@ -18,7 +18,9 @@ from agentscope.tool import Toolkit
 from agentscope.workspace import LocalWorkspace
 
 from astune.config.rollout import WorkspaceConfig
+from astune.config.tools import ToolsConfig
 from astune.errors import JudgeError
+from astune.tools import ToolServers
 from astune.types import StopReason, Verdict, WorkflowOutput
 from astune.workflow.agentscope import training_defaults
 from astune.workspaces import open_box
@@ -55,7 +57,7 @@ async def test_an_agent_with_bash_acts_in_its_sandbox_and_its_limits_are_figures
     settings = {"limits": {"command_seconds": 0.5}}
     episode = await run_in(settings, reply_with_tools, [CALL, "4"], context_length=32768)
     assert (episode.stop_reason, episode.reward) == (StopReason.COMPLETED, 1.0)
-    assert episode.tools["Bash"].calls == 1 and "timed out" in str(episode.turns[1].messages)
+    assert (episode.tools["Bash"].calls, episode.tools["Bash"].causes) == (1, {"time_limit": 1})
     assert episode.metrics["sandbox/time"] == 1.0
     assert "act on this machine" not in caplog.text
 
@@ -111,17 +113,31 @@ async def test_a_workflow_grades_its_agent_in_a_box_of_its_own(run_in):
     "the episode ends as an error of its environment, is not judged and not trained; the run goes on",
 )
 async def test_a_sandbox_that_breaks_is_the_environments_error(run_in, monkeypatch):
-    async def breaks(task, tuner):
-        os.kill(tuner.workspace.sandbox.pid, signal.SIGKILL)
-        return await reply_with_tools(task, tuner)
-
-    broken = await run_in({}, breaks, [CALL, "4"], context_length=32768)
+    broken = await run_in({}, breaks(reply_with_tools), [CALL, "4"], context_length=32768)
     monkeypatch.setenv("PATH", "/nowhere")
     missing = await run_in({}, reply_with_tools)
     for episode, said in ((broken, "has ended"), (missing, "bubblewrap")):
         assert (episode.stop_reason, episode.verdict, episode.error.stage) == (StopReason.ERROR, None, "environment")
         assert said in episode.error.message
     assert missing.turns == ()
+    assert broken.tools["Bash"].causes == {"sandbox": 1}
+
+
+def breaks(workflow):
+    async def run(task, tuner):
+        os.kill(tuner.workspace.sandbox.pid, signal.SIGKILL)
+        return await workflow(task, tuner)
+
+    return run
+
+
+async def test_what_a_broken_sandbox_does_is_an_option(run_in):
+    answers, options = [BASH, "4"], {"context_length": 32768}
+    broken = await run_in({}, breaks(reply_with_all_tools), answers, **options)
+    assert (broken.stop_reason, broken.tools["Bash"].causes) == (StopReason.ERROR, {"sandbox": 1})
+    goes_on = ToolServers(ToolsConfig.model_validate({"on_failure": {"sandbox": "no_credit"}}))
+    broken = await run_in({}, breaks(reply_with_all_tools), answers, tools=goes_on, **options)
+    assert (broken.stop_reason, broken.no_credit) == (StopReason.COMPLETED, frozenset({0}))
 
 
 class Slow(LocalWorkspace):
@@ -139,3 +155,28 @@ async def test_making_a_workspace_takes_nothing_of_the_episodes_time(run_in, tmp
 async def test_without_one_the_workflow_is_told_how_to_get_it(run_one):
     episode = await run_one(reply_with_tools)
     assert "set astune.rollout.workspace.type" in episode.error.message
+
+
+BASH = '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo 6 > n; cat n"}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "Bash", "arguments": {"cmd": "ls"}}\n</tool_call>'
+
+
+async def reply_with_all_tools(task, tuner):
+    names = [tool["function"]["name"] for tool in tuner.tools.openai]
+    assert names[:1] == ["Bash"] and len({*names}) == len(names)
+    agent = Agent(
+        name="solver",
+        system_prompt="",
+        model=tuner.model("solver"),
+        toolkit=tuner.tools.toolkit(),
+        **training_defaults(),
+    )
+    reply = await agent.reply(UserMsg("user", task.query))
+    return WorkflowOutput(answer=reply.get_text_content())
+
+
+async def test_the_episodes_tools_contain_those_of_its_workspace(run_in):
+    episode = await run_in({}, reply_with_all_tools, [BASH, WRONG, "4"], context_length=32768)
+    assert (episode.stop_reason, episode.error, episode.reward) == (StopReason.COMPLETED, None, 1.0)
+    assert (episode.tools["Bash"].calls, episode.tools["Bash"].causes) == (2, {"malformed": 1})
+    assert "6" in str(episode.turns[1].messages[-1])
