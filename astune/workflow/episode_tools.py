@@ -36,7 +36,7 @@ class EpisodeTools:
     @property
     def openai(self) -> list[dict[str, Any]]:
         """The tools in OpenAI's shape, a new list."""
-        return [dict(definition) for definition in self._given().values()]
+        return [dict(definition) for definition in self._find_tools().values()]
 
     async def add_workspace(self, workspace: Any) -> None:
         """Have the tools of AgentScope's object, too. Raises WorkflowError where one has the name of a server's."""
@@ -99,7 +99,7 @@ class EpisodeTools:
             return ToolResult(text, self._log.find_cause(definition, arguments, text) if failed else None)
         if self.servers is not None and name in self.servers.tools:
             return await self.servers.call(name, arguments)
-        return unknown_tool(name, self._given())
+        return unknown_tool(name, self._find_tools())
 
     async def _ask(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         if asyncio.get_running_loop() is not self._loop:
