@@ -83,7 +83,7 @@ class EpisodeTools:
         if self.servers is not None:
             self.servers.give_back()
 
-    def _given(self) -> dict[str, Mapping[str, Any]]:
+    def _find_tools(self) -> dict[str, Mapping[str, Any]]:
         """The tools by name, in OpenAI's shape."""
         if self.servers is None and self._workspace is None:
             raise WorkflowError(
