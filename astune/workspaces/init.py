@@ -5,26 +5,26 @@ signalled from inside, and as it is not dumpable neither its memory nor its desc
 socket, over which calls come with pipes of their own, is its alone: nothing inside can answer for a call. It ends with
 the other end of that socket, and everything inside with it.
 
-A sandbox waits for it to start, so it imports little: the C modules below load in a tenth of the time that `socket`,
-`ctypes` and `json` take.
+A sandbox waits for it to start, so it imports modules of C alone: `os` and `signal` would take as long as the rest.
 """
 
 from __future__ import annotations
 
 import _ctypes
+import _signal  # type: ignore[import-not-found]
 import _socket
-import os
+import posix
 import resource
 import select
-import signal
 import sys
+import time
 
 DUMPABLE = 4
 """`PR_SET_DUMPABLE` of prctl."""
 EVERY_MS = 50
 WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 PAGE = resource.getpagesize()
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = posix.sysconf("SC_CLK_TCK")
 EACH = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
@@ -34,16 +34,17 @@ class Init:
         self.prctl = _ctypes.dlsym(_ctypes.dlopen("", 2), "prctl")
         self.set_dumpable(0)
         self.running: dict[int, int] = {}  # id of a command's process -> its status pipe
-        self.wake, write = os.pipe()
+        self.watched = time.monotonic()
+        self.wake, write = posix.pipe()
         for end in (self.wake, write):
-            os.set_blocking(end, False)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            posix.set_blocking(end, False)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+        _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def set_dumpable(self, value: int) -> None:
         if _ctypes.call_function(self.prctl, (DUMPABLE, value, 0, 0, 0)) != 0:
-            os._exit(1)
+            posix._exit(1)
 
     def serve(self) -> None:
         self.control.send(b"ready")
@@ -53,23 +54,29 @@ class Init:
             poll.register(self.wake, select.POLLIN)
             for status in self.running.values():
                 poll.register(status, 0)  # an error as soon as the caller has closed its end
-            ready = dict(poll.poll(EVERY_MS if self.find_processes() else None))
+            ready = dict(poll.poll(self.wait_ms()))
             if self.wake in ready:
-                os.read(self.wake, 4096)
-            self.reap()
+                posix.read(self.wake, 4096)
+                self.reap()
             for pid, status in list(self.running.items()):
                 if status in ready:
                     self.stop_session(pid)
             if self.control.fileno() in ready:
                 self.take()
-            if exceeded := self.find_exceeded():
-                self.stop_all(exceeded)
+            if self.wait_ms() == 0:
+                if exceeded := self.find_exceeded():
+                    self.stop_all(exceeded)
+                self.watched = time.monotonic()
+
+    def wait_ms(self) -> int | None:
+        """Until the next look at what is used; None where nothing runs."""
+        return max(0, EVERY_MS - int(1000 * (time.monotonic() - self.watched))) if self.reap() else None
 
     def take(self) -> None:
         """Do what the next message says: `stop`, or a folder and a command, with pipes."""
         message, passed, _, _ = self.control.recvmsg(1 << 20, _socket.CMSG_SPACE(16))
         if not message:
-            os._exit(0)
+            posix._exit(0)
         if message == b"stop":
             self.stop_all("stopped")
             self.control.send(b"stopped")
@@ -77,7 +84,7 @@ class Init:
         folder, *argv = message.split(b"\0")
         stdin, stdout, stderr, status = memoryview(passed[0][2]).cast("i")
         try:
-            pid = os.fork()
+            pid = posix.fork()
         except OSError:
             self.answer(status, 126, "processes")
         else:
@@ -85,52 +92,53 @@ class Init:
                 self.become(argv, folder, (stdin, stdout, stderr))
             self.running[pid] = status
         for fd in (stdin, stdout, stderr):
-            os.close(fd)
+            posix.close(fd)
 
     def become(self, argv: list[bytes], folder: bytes, fds: tuple[int, ...]) -> None:
         """Turn into the command, with no descriptor and no right that is not its own."""
         try:
-            os.setsid()
+            posix.setsid()
             for number, fd in enumerate(fds):
-                os.dup2(fd, number)
-            os.closerange(3, 1024)
-            signal.set_wakeup_fd(-1)
-            for each in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
-                signal.signal(each, signal.SIG_DFL)
+                posix.dup2(fd, number)
+            posix.closerange(3, 1024)
+            _signal.set_wakeup_fd(-1)
+            for each in (_signal.SIGINT, _signal.SIGCHLD, _signal.SIGPIPE):
+                _signal.signal(each, _signal.SIG_DFL)
             self.set_dumpable(1)
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")
             for name, most in self.limits.items():
                 if name in EACH:
                     resource.setrlimit(EACH[name], (int(most), int(most)))
-            os.chdir(folder)
-            os.execvp(argv[0], argv)
+            posix.chdir(folder)
+            execute(argv)
         except BaseException as error:
             why = error.strerror if isinstance(error, OSError) else error
             write(2, f"{argv[0].decode(errors='replace')}: {why}\n".encode())
-            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+            posix._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
-    def reap(self) -> None:
+    def reap(self) -> bool:
+        """Whether any process is left: each has this one, or another that is left, for its parent."""
         while True:
             try:
-                pid, code = os.waitpid(-1, os.WNOHANG)
+                pid, code = posix.waitpid(-1, posix.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid in self.running:
-                self.answer(self.running.pop(pid), os.waitstatus_to_exitcode(code), "")
+                self.answer(self.running.pop(pid), posix.waitstatus_to_exitcode(code), "")
 
     def answer(self, status: int, exit_code: int, ended: str) -> None:
         write(status, f"{exit_code} {ended}".encode())
-        os.close(status)
+        posix.close(status)
 
     def stop_session(self, session: int) -> None:
         """End what a command started, unless that has left its session. Its caller has gone."""
         for pid, fields in self.find_processes():
             if int(fields[3]) == session:
                 kill(pid)
-        os.close(self.running.pop(session))
+        posix.close(self.running.pop(session))
 
     def stop_all(self, why: str) -> None:
         """End everything but this process."""
@@ -139,14 +147,14 @@ class Init:
             self.answer(self.running.pop(pid), 137, why)
         while True:
             try:
-                os.waitpid(-1, 0)
+                posix.waitpid(-1, 0)
             except ChildProcessError:
                 return
 
     def find_processes(self) -> list[tuple[int, list[bytes]]]:
         """The ids of all others, with the fields of their `stat` behind the name."""
         found = []
-        for name in os.listdir("/proc"):
+        for name in posix.listdir("/proc"):
             if name.isdigit() and name != "1":
                 try:
                     with open(f"/proc/{name}/stat", "rb") as file:
@@ -167,7 +175,7 @@ class Init:
             return "cpu"
         if self.measure_memory(processes) > self.limits["memory"]:
             return "memory"
-        if sum(each.f_files - each.f_ffree for each in map(os.statvfs, WRITABLE)) > self.limits["files"]:
+        if sum(each.f_files - each.f_ffree for each in map(posix.statvfs, WRITABLE)) > self.limits["files"]:
             return "files"
         return None
 
@@ -190,15 +198,29 @@ class Init:
 def write(fd: int, data: bytes) -> None:
     """Write where somebody may still read."""
     try:
-        os.write(fd, data)
+        posix.write(fd, data)
     except OSError:
         return
+
+
+def execute(argv: list[bytes]) -> None:
+    """Turn into the first program of that name on the path."""
+    folders = [b""] if b"/" in argv[0] or not argv[0] else posix.environ[b"PATH"].split(b":")
+    denied: OSError | None = None
+    for folder in folders:
+        try:
+            posix.execv(folder + b"/" * bool(folder) + argv[0], argv)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            denied = denied or error
+    raise denied or missing
 
 
 def kill(pid: int) -> None:
     """End a process, or with -1 all others."""
     try:
-        os.kill(pid, signal.SIGKILL)
+        posix.kill(pid, _signal.SIGKILL)
     except ProcessLookupError:
         return
 

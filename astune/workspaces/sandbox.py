@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import marshal
 import os
 import secrets
 import shutil
@@ -49,9 +51,9 @@ WRITTEN = {
 WRITE = """mkdir -p -- "$(dirname -- "$1")" && { [ ! -L "$1" ] && [ ! -p "$1" ] || rm -f -- "$1"; } && cat > "$1" """
 """Writes a file itself, and not where a link in its place points to."""
 INIT = Path(__file__).with_name("init.py")
-AS_ROOT = 'mount --bind "$1" /mnt && shift && exec "$@"'
-"""Shows the interpreter, which may be in root's own folder, to a user who may not look there: in a mount namespace of
-the sandbox alone."""
+LOAD = "import marshal, sys; exec(marshal.loads(open(int(sys.argv.pop()), 'rb').read()))"
+"""Runs the first process's code, compiled here as that takes longer than all the rest of its start."""
+SHOW = 'mount --bind "$1" /mnt && echo && read end'
 
 
 class Sandbox:
@@ -235,12 +237,14 @@ def check_machine() -> None:
 
 @contextlib.contextmanager
 def open_data(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
-    """Descriptors of what is written into the sandbox, by its place there; the filter of system calls is `seccomp`."""
+    """Descriptors of what is written into the sandbox, by its place there; the filter of system calls is `seccomp`, and
+    the code of the first process `init`."""
     with contextlib.ExitStack() as stack:
         data = {}
         for place, text in {
             **{place: text.encode() for place, text in texts.items()},
             "seccomp": write_filter(),
+            "init": compile_init(),
         }.items():
             data[place] = os.memfd_create(place.rpartition("/")[2])
             stack.callback(os.close, data[place])
@@ -249,21 +253,27 @@ def open_data(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
         yield data
 
 
+@functools.cache
+def compile_init() -> bytes:
+    return marshal.dumps(compile(INIT.read_text(encoding="utf-8"), INIT.name, "exec"))
+
+
 def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> list[str]:
     """The command that starts a sandbox whose first process speaks over the descriptor `control`."""
     base = Path(sys.base_prefix).resolve()
     python = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    binds = [] if base.is_relative_to("/usr") else ["--ro-bind", str(base), str(base)]
-    size = str(limits.disk_mb * MEGABYTE)
+    shown = base
     outer: list[str] = []
     if os.geteuid() == 0:
-        user = str(PRIVATE_USERS + secrets.randbelow(PRIVATE_USERS))
-        outer = ["unshare", "--mount", "--", "sh", "-c", AS_ROOT, "sh", str(base)]
-        outer += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs", "--"]
-        binds = ["--ro-bind", "/mnt", str(base)] if binds else []
+        user = PRIVATE_USERS + secrets.randbelow(PRIVATE_USERS)
+        outer = ["nsenter", f"--setuid={user}", f"--setgid={user}"]
+        if not all(place.stat().st_mode & 1 for place in (base, *base.parents)):
+            shown = Path("/mnt")
+            outer.append(f"--mount=/proc/{os.getpid()}/fd/{open_namespace(base)}")
+    size = str(limits.disk_mb * MEGABYTE)
     inner = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     inner += ["--as-pid-1", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
-    inner += ["--ro-bind", "/usr", "/usr"]
+    inner += ["--seccomp", str(data["seccomp"]), "--ro-bind", "/usr", "/usr"]
     for place in FOLDERS:
         if os.path.islink(place):
             inner += ["--symlink", os.readlink(place), place]
@@ -272,23 +282,31 @@ def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> 
     for place in OF_ETC:
         inner += ["--ro-bind-try", place, place]
     for place, descriptor in data.items():
-        inner += ["--seccomp", str(descriptor)] if place == "seccomp" else ["--ro-bind-data", str(descriptor), place]
-    inner += [*binds, "--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        if place.startswith("/"):
+            inner += ["--perms", "0444", "--file", str(descriptor), place]
+    path = ":".join(PROGRAMS)
+    if not base.is_relative_to("/usr"):
+        inner += ["--ro-bind", str(shown), str(base)]
+        path += f":{base}/bin"
+    inner += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     inner += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", WORKDIR, "--remount-ro", "/"]
     inner += ["--clearenv", "--chdir", WORKDIR]
-    path = ":".join([*PROGRAMS, *([f"{base}/bin"] if binds else [])])
     for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}.items():
         inner += ["--setenv", name, value]
-    code = INIT.read_text(encoding="utf-8")
-    return [
-        *outer,
-        *inner,
-        "--",
-        str(python),
-        "-I",
-        "-S",
-        "-c",
-        code,
-        str(control),
-        *(f"{name}={most}" for name, most in limits.for_init().items()),
-    ]
+    told = [f"{name}={most}" for name, most in limits.for_init().items()]
+    return [*outer, *inner, "--", str(python), "-I", "-S", "-c", LOAD, str(control), *told, str(data["init"])]
+
+
+@functools.cache
+def open_namespace(base: Path) -> int:
+    """A descriptor of mounts that show the interpreter, which is in root's own folder, to a user who may not look there.
+
+    Nothing but that descriptor holds them, so they end with this process. Raises SetupError.
+    """
+    command = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", SHOW, "sh", str(base)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as holder:
+        assert holder.stdout is not None and holder.stderr is not None
+        if not holder.stdout.readline():
+            raise SetupError(f"a sandbox could not be started: {holder.stderr.read().decode(errors='replace').strip()}")
+        return os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
