@@ -12,25 +12,34 @@ other, all sessions side by side, in each way:
 
 Latency is that of a call. For `episode` it has no waiting for a server, which calls per second have. "of bare" is the
 median over rounds of the ratio of calls per second. Then the start of a server, and a reset.
+
+Then sandboxes (`AstuneSandbox`, where bubblewrap is there): the start of a fresh one until it takes commands, a reset,
+which ends one and starts another; the processor's time of one from its start to its end, and commands (`true`) per
+second in one sandbox, and in 32 side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
+import shutil
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from bench_table import table_of
 from rich.console import Console
 
+from astune.config.rollout import SandboxLimits
 from astune.config.tools import ToolsConfig
 from astune.tools import ToolServers
 from astune.types import Task
+from astune.workspaces.agentscope_backend import SandboxWorkspace
+from astune.workspaces.sandbox import Sandbox
 
 Session = Callable[[int], Awaitable[list[float]]]
 """Makes the calls of the session of that number; the seconds of each."""
@@ -135,12 +144,52 @@ async def measure_starts(times: int) -> list[list[str]]:
     ]
 
 
+async def measure_sandboxes(times: int) -> list[list[str]]:
+    """Milliseconds of the start of a sandbox, of a reset, and of the processor for one from its start to its end."""
+    workspace = SandboxWorkspace(SandboxLimits())
+    await workspace.initialize()  # what is made once is not counted
+    await workspace.close()
+    taken: dict[str, list[float]] = {"fresh": [], "reset": []}
+    spent = count_cpu()
+    for _ in range(times):
+        for what, action in (("fresh", workspace.initialize), ("reset", workspace.reset)):
+            began = time.perf_counter()
+            await action()
+            taken[what].append(1000 * (time.perf_counter() - began))
+        await workspace.close()
+    spent = count_cpu() - spent
+    rows = [
+        [what, f"{statistics.median(found):.1f}", f"{sorted(found)[len(found) * 9 // 10]:.1f}"]
+        for what, found in taken.items()
+    ]
+    return [*rows, ["processor", f"{1000 * spent / times / 2:.1f}", ""]]
+
+
+def count_cpu() -> float:
+    """The processor's seconds of this process and of those that it started and that have ended."""
+    of_both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in of_both)
+
+
+async def measure_commands(side_by_side: int, commands: int) -> list[str]:
+    """The row of so many sandboxes, each of which runs commands one after the other."""
+    async with AsyncExitStack() as stack:
+        boxes = [await stack.enter_async_context(Sandbox(SandboxLimits())) for _ in range(side_by_side)]
+        began = time.perf_counter()
+        taken = await asyncio.gather(*(time_calls(lambda box=box: box.run(["true"]), commands) for box in boxes))
+        seconds = time.perf_counter() - began
+    found = sorted(1000 * each for of_box in taken for each in of_box)
+    p50, p99 = (found[int(part * len(found))] for part in (0.5, 0.99))
+    return [str(side_by_side), f"{len(found) / seconds:,.0f}", f"{p50:.1f}", f"{p99:.1f}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--calls", type=int, default=10, help="of each session")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--servers", type=int, default=8, help="most at a time where each session has its own")
+    parser.add_argument("--sandboxes", type=int, default=40, help="started, and commands in each")
     known = parser.parse_args()
     console = Console()
     rows = [
@@ -149,6 +198,12 @@ def main() -> None:
     columns = ["sessions", "way", "calls/s", "of bare", "p50 ms", "p99 ms"]
     console.print(table_of("Calls of a tool over standard input and output", columns, rows, left=2))
     console.print(table_of("A server of its own", ["what", "ms"], asyncio.run(measure_starts(known.rounds))))
+    if shutil.which("bwrap") is None:
+        console.print("no bubblewrap: nothing is said of sandboxes")
+        return
+    console.print(table_of("A sandbox", ["what", "p50 ms", "p90 ms"], asyncio.run(measure_sandboxes(known.sandboxes))))
+    commands = [asyncio.run(measure_commands(each, known.sandboxes)) for each in (1, 32)]
+    console.print(table_of("Commands in sandboxes", ["sandboxes", "commands/s", "p50 ms", "p99 ms"], commands))
 
 
 if __name__ == "__main__":

@@ -299,10 +299,8 @@ def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> 
 
 @functools.cache
 def open_namespace(base: Path) -> int:
-    """A descriptor of mounts that show the interpreter, which is in root's own folder, to a user who may not look there.
-
-    Nothing but that descriptor holds them, so they end with this process. Raises SetupError.
-    """
+    """A descriptor of mounts that show the interpreter, which is in root's own folder, to a user who may not look
+    there. Nothing but that descriptor holds them, so they end with this process. Raises SetupError."""
     command = ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", SHOW, "sh", str(base)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as holder:
