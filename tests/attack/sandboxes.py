@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -231,39 +231,56 @@ async def _taints() -> list[Found]:
     ]
 
 
-HOLDS = """
-import asyncio
+RUNS = """
+import asyncio, sys
 from astune.config.rollout import WorkspaceConfig
 from astune.workspaces.pool import WorkspacePool
+from tests.attack.sandboxes import play
 async def main():
-    async with WorkspacePool(WorkspaceConfig(type="AstuneSandbox", warm=2)) as pool, pool.lease("a") as lease:
-        command = "setsid sh -c 'while :; do sleep 0.1; done' WORD > /dev/null 2>&1 & touch up; sleep 50"
-        running = asyncio.ensure_future(lease.sandbox.run(["sh", "-c", command]))
-        while (await lease.sandbox.run(["test", "-e", "up"])).exit_code != 0:
-            pass
+    async with WorkspacePool(WorkspaceConfig(type="AstuneSandbox", warm=4)) as pool:
+        await play(pool, int(sys.argv[1]), int(sys.argv[2]))
         print("ready", flush=True)
-        await running
+        while True:
+            await play(pool, int(sys.argv[1]), int(sys.argv[2]))
 asyncio.run(main())
 """
+ADOPTS = """
+import ctypes, os, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+run = subprocess.Popen([sys.executable, "-c", *sys.argv[2:]], stdout=subprocess.PIPE)
+assert run.stdout.readline() == b"ready\\n"
+time.sleep(float(sys.argv[1]))
+run.kill()
+deadline = time.monotonic() + 60.0
+while time.monotonic() < deadline:
+    try:
+        if os.waitpid(-1, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+    except ChildProcessError:
+        print("none left")
+        break
+"""
+"""Whatever process the run leaves when it is killed becomes a child of this one (`PR_SET_CHILD_SUBREAPER`)."""
 
 
-def killed_run() -> Found:
-    """A process that holds sandboxes is killed: nothing of them is left."""
-    word, mounts = f"held-{secrets.token_hex(8)}", _mounts()
+def killed_run(side_by_side: int = 32, episodes: int = 64) -> Found:
+    """A process that plays episodes in sandboxes is killed in the midst of them: nothing of it is left."""
+    mounts = _mounts()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", HOLDS.replace("WORD", word)]
-        run = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": folder})
-        assert run.stdout is not None
-        began = run.stdout.readline() == b"ready\n" and _runs(word)
-        run.send_signal(signal.SIGKILL)
-        run.communicate()
-        deadline = time.monotonic() + 60.0
-        while _runs(word) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        left = [what for what, there in (("processes", _runs(word)), ("folders", bool(os.listdir(folder)))) if there]
-    new = [line for line in set(_mounts()) - set(mounts) if "/mnt" in line or "workspace" in line]
-    told = f"left: {', '.join([*left, *new]) or 'no process, mount or folder'}"
-    return Found("sandbox: the run is killed", began and not left and not new, told)
+        moment = str(random.random())
+        command = [sys.executable, "-c", ADOPTS, moment, RUNS, str(side_by_side), str(episodes)]
+        told = subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": folder}).stdout
+        left = [
+            what
+            for what, there in (
+                ("processes", told != b"none left\n"),
+                ("folders", bool(os.listdir(folder))),
+                ("mounts", bool(set(_mounts()) - set(mounts))),
+            )
+            if there
+        ]
+    said = f"left: {', '.join(left) or 'no process, mount or folder'}"
+    return Found(f"sandbox: a run with {side_by_side} of them is killed", not left, said)
 
 
 def _mounts() -> list[str]:
@@ -271,30 +288,42 @@ def _mounts() -> list[str]:
 
 
 def endure(seconds: float, side_by_side: int = 32, episodes: int = 256) -> Iterator[Found]:
-    """Episodes, again and again, over so many workspaces: what is held at the end is what was held early on."""
+    """Episodes, again and again, over so many workspaces: what is held at the end is what was held early on, and when
+    the run has ended nothing is."""
+    before = _held()
     early, late, played = asyncio.run(_endure(seconds, side_by_side, episodes))
-    for name, before in early.items():
-        told = f"{before} early, {late[name]} at the end; {played} episodes over {side_by_side} workspaces"
-        yield Found(f"sandboxes under load: {name}", late[name] <= before * 1.05 + 2, told)
+    after = _held()
+    for name, then in early.items():
+        told = f"{then} early, {late[name]} at the end; {played} episodes over {side_by_side} workspaces"
+        yield Found(f"sandboxes under load: {name}", late[name] <= then * 1.05 + 2, told)
+    left = {name: after[name] - before[name] for name in ("processes", "mounts") if after[name] > before[name]}
+    told = f"left: {left or 'no process or mount'}"
+    yield Found("sandboxes under load: the run has ended", not left, told)
 
 
 async def _endure(seconds: float, side_by_side: int, episodes: int) -> tuple[dict[str, int], dict[str, int], int]:
-    limit, played, begun, early = asyncio.Semaphore(side_by_side), 0, time.monotonic(), {}
+    played, begun, early = 0, time.monotonic(), {}
     async with WorkspacePool(WorkspaceConfig(type="AstuneSandbox", warm=4)) as pool:
-
-        async def episode(number: int) -> None:
-            async with limit, pool.lease(str(number)) as lease:
-                for _ in range(3):
-                    result = await lease.sandbox.run(["sh", "-c", "echo $$ > a; sleep 0.01 & cat a"])
-                    assert result.exit_code == 0, result
-
         while True:
-            await asyncio.gather(*(episode(number) for number in range(episodes)))
+            await play(pool, side_by_side, episodes)
             played += episodes
             if not early and time.monotonic() - begun > seconds / 10:
                 early = _held()
             if early and time.monotonic() - begun > seconds:
                 return early, _held(), played
+
+
+async def play(pool: WorkspacePool, side_by_side: int, episodes: int) -> None:
+    """Episodes with a few commands, each of which leaves a daemon behind."""
+    limit = asyncio.Semaphore(side_by_side)
+
+    async def episode(number: int) -> None:
+        async with limit, pool.lease(str(number)) as lease:
+            for _ in range(3):
+                result = await lease.sandbox.run(["sh", "-c", "echo $$ > a; setsid sleep 50 > /dev/null 2>&1 & cat a"])
+                assert result.exit_code == 0, result
+
+    await asyncio.gather(*(episode(number) for number in range(episodes)))
 
 
 def _held() -> dict[str, int]:

@@ -24,9 +24,14 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bub
     "left, not when the run is killed either; `make attack` goes on for ten minutes",
 )
 def test_the_sandbox_holds_what_a_policy_writes() -> None:
-    rows = [*sandboxes.attack(), *sandboxes.endure(1.0, side_by_side=4, episodes=8)]
+    rows = [*sandboxes.attack(), *sandboxes.endure(1.0, side_by_side=32, episodes=64)]
     assert len(rows) > 20
     assert [row for row in rows if row.passed is not True] == []
+
+
+@pytest.mark.release
+def test_256_episodes_over_32_sandboxes_for_ten_minutes_leave_nothing() -> None:
+    assert [row for row in sandboxes.endure(600.0) if row.passed is not True] == []
 
 
 @pytest.mark.fault(
