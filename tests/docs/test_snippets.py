@@ -14,7 +14,8 @@ The word after the language of a block says what it is; people do not see it.
     text output          lines that the command before printed; `...` stands for anything
     text                 a picture made of letters, or lines of a file
 
-Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is. The pages of `docs/`,
+Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is; those with `needs=` where that
+program is. The pages of `docs/`,
 AGENTS.md and the skill go on in the folder that the README's example leaves. The skill makes its `my_agent` itself;
 its references find it.
 """
@@ -64,6 +65,7 @@ KINDS = {
     *("text", "text file", "text output"),
 }
 """What a block may say it is; see above."""
+NOT_KINDS = {"exit", "agentscope", "needs"}
 REASONS = {
     "bash not-run": {"cluster", "gpu", "install", "long", "network", "studio"},
     "python not-run": {"environment", "tinker"},
@@ -108,7 +110,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        names = [word.partition("=")[0] for word in self.words if word.partition("=")[0] not in ("exit", "agentscope")]
+        names = [word.partition("=")[0] for word in self.words if word.partition("=")[0] not in NOT_KINDS]
         return " ".join([self.language, *names])
 
 
@@ -188,6 +190,8 @@ def play(page: str, folder: Path) -> None:
         patch.syspath_prepend(folder)
         for block in blocks(page):
             if block.language in ("python", "bash") and block.option("agentscope", "2") != AGENTSCOPE:
+                continue
+            if (program := block.option("needs")) and shutil.which(program) is None:
                 continue
             if block.kind == "text output":
                 assert_printed(block, printed.getvalue())

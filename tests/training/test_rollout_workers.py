@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -73,6 +74,15 @@ def test_workers_play_the_episodes_that_are_played_without(conf: Path, run_job: 
 
 def test_workers_do_without_torch(conf: Path, run_job: RunJob) -> None:
     assert [episode.reward for episode in episodes_of(run_job(conf, *plays("sees_torch", 1)))] == [0.0] * 6
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_workers_give_each_episode_a_sandbox_of_its_own(conf: Path, run_job: RunJob) -> None:
+    pytest.importorskip("agentscope", minversion="2.0")
+    report = run_job(conf, *plays("acts", 2, "astune.rollout.workspace.type=AstuneSandbox"))
+    episodes = episodes_of(report)
+    assert [(each.stop_reason, each.reward) for each in episodes] == [(StopReason.COMPLETED, 1.0)] * 6
+    assert str(os.getpid()) not in {each.output.answer for each in episodes if each.output}
 
 
 @pytest.mark.fault(

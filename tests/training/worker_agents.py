@@ -171,3 +171,10 @@ class Opened(Workflow):
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         await ask(tuner, task.query)
         return WorkflowOutput(answer="4", reward=float(self.opened))
+
+
+async def acts(task: Task, tuner: Tuner) -> WorkflowOutput:
+    """Says in its answer which process it was, and has a reward if nobody was in its workspace before it."""
+    await ask(tuner, task.query)
+    seen = await tuner.workspace.get_backend().exec_shell(["sh", "-c", "ls; touch mine; echo $$ > /tmp/mine"])
+    return WorkflowOutput(answer=str(os.getpid()), reward=float((seen.exit_code, seen.stdout) == (0, b"")))
