@@ -125,6 +125,11 @@ class WorkspaceConfig(Section):
         ),
     )
     limits: SandboxLimits = Field(default_factory=SandboxLimits, description="of an AstuneSandbox")
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(:\d{1,5})?$")]] = Field(
+        default_factory=list,
+        description="hosts that commands in an AstuneSandbox reach over HTTPS, as 'pypi.org' or 'mirror:8443'; never "
+        "an address of this machine; empty: no network",
+    )
     artifacts_mb: NonNegativeInt = Field(
         0,
         description="most MB of an episode's files that are kept for its judge (`Episode.artifacts`), with "

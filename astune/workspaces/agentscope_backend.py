@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -16,6 +17,7 @@ from agentscope.workspace import WorkspaceBase
 from astune.config.rollout import NO_ISOLATION, OURS, SandboxLimits
 from astune.errors import PluginError, nearest
 from astune.plugins import load_plugin
+from astune.workspaces.door import Door
 from astune.workspaces.sandbox import PROGRAMS, WORKDIR, Sandbox
 
 GLOB = "/run/astune/glob.py"
@@ -67,11 +69,16 @@ class SandboxWorkspace(WorkspaceBase):
     workdir = WORKDIR
 
     def __init__(
-        self, limits: SandboxLimits, template: bytes = b"", skill_paths: list[str] | None = None, instructions: str = ""
+        self,
+        limits: SandboxLimits,
+        template: bytes = b"",
+        hosts: Sequence[str] = (),
+        skill_paths: list[str] | None = None,
+        instructions: str = "",
     ) -> None:
-        """`template` is a tar archive of the files that are there at the beginning."""
+        """`template` is a tar archive of the files that are there at the beginning, `hosts` what can be reached."""
         super().__init__(skill_paths=skill_paths)
-        self._limits, self._template = limits, template
+        self._limits, self._template, self._hosts = limits, template, hosts
         self._instructions = instructions or f"<workspace>Your files are in {WORKDIR}, and tools act there.</workspace>"
 
     @property
@@ -88,7 +95,7 @@ class SandboxWorkspace(WorkspaceBase):
         if self.is_alive:
             return
         helper = resources.files("agentscope.tool._builtin._scripts").joinpath("_glob_helper.py").read_text("utf-8")
-        sandbox = Sandbox(self._limits, {GLOB: helper})
+        sandbox = Sandbox(self._limits, {GLOB: helper}, Door(self._hosts) if self._hosts else None)
         await sandbox.start()
         self._backend = AstuneSandbox(sandbox)
         self.is_alive = True

@@ -47,7 +47,7 @@ class Init:
             posix._exit(1)
 
     def serve(self) -> None:
-        self.control.send(b"ready")
+        self.control.sendmsg([b"ready"], self.open_door())
         while True:
             poll = select.poll()
             poll.register(self.control.fileno(), select.POLLIN)
@@ -71,6 +71,15 @@ class Init:
     def wait_ms(self) -> int | None:
         """Until the next look at what is used; None where nothing runs."""
         return max(0, EVERY_MS - int(1000 * (time.monotonic() - self.watched))) if self.reap() else None
+
+    def open_door(self) -> list[tuple[int, int, bytes]]:
+        """The socket at which connections out are taken, outside alone; none where there is no way out."""
+        if "port" not in self.limits:
+            return []
+        listener = _socket.socket()
+        listener.bind(("127.0.0.1", int(self.limits["port"])))
+        listener.listen(64)
+        return [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, listener.detach().to_bytes(4, sys.byteorder))]
 
     def take(self) -> None:
         """Do what the next message says: `stop`, or a folder and a command, with pipes."""
@@ -118,7 +127,7 @@ class Init:
             posix._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
     def reap(self) -> bool:
-        """Whether any process is left: each has this one, or another that is left, for its parent."""
+        """Take in those that have ended, and tell whether any is left: the parents of all lead to this one."""
         while True:
             try:
                 pid, code = posix.waitpid(-1, posix.WNOHANG)

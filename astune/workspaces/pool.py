@@ -141,7 +141,7 @@ class WorkspacePool:
         config = self.config
         if config.type == OURS:
             ours = _agentscope().SandboxWorkspace
-            workspace = ours(config.limits, self._template, **config.options)
+            workspace = ours(config.limits, self._template, config.hosts, **config.options)
             await workspace.initialize()
             return Lease(workspace, workspace.sandbox, workspace.close)
         if config.type == NO_ISOLATION:

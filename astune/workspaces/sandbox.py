@@ -28,6 +28,7 @@ from types import TracebackType
 from astune.config.rollout import SandboxLimits
 from astune.errors import EnvServiceError, SetupError
 from astune.workspaces.calls import CommandResult, PipedCall
+from astune.workspaces.door import PORT, PROXY, Door
 from astune.workspaces.seccomp import write_filter
 
 WORKDIR = "/workspace"
@@ -59,9 +60,10 @@ SHOW = 'mount --bind "$1" /mnt && echo && read end'
 class Sandbox:
     """Started with `start`, ended with `close` and with the process. A command may be run from any event loop."""
 
-    def __init__(self, limits: SandboxLimits, shown: Mapping[str, str] | None = None) -> None:
-        """`shown` are texts that can be read inside, by their place."""
+    def __init__(self, limits: SandboxLimits, shown: Mapping[str, str] | None = None, door: Door | None = None) -> None:
+        """`shown` are texts that can be read inside, by their place; `door` is the way to named hosts."""
         self.limits = limits
+        self.door = door
         self.failures: list[Exception] = []
         """What was met once the sandbox itself had ended, which no command can bring about."""
         self.ended: Counter[str] = Counter()
@@ -69,6 +71,7 @@ class Sandbox:
         self._shown = {**WRITTEN, **(shown or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._passed: list[int] = []
 
     @property
     def pid(self) -> int:
@@ -109,6 +112,8 @@ class Sandbox:
         self._control = ours
         try:
             said = await self._hear()
+            if self.door is not None and self._passed:
+                await self.door.open(socket.socket(fileno=self._passed.pop()))
         except BaseException:
             await self.close()
             raise
@@ -120,16 +125,22 @@ class Sandbox:
 
     def write_command(self, control: int, data: dict[str, int]) -> list[str]:
         """The command that starts it, whose first process speaks over the descriptor `control`."""
-        return write_command(self.limits, control, data)
+        return write_command(self.limits, control, data, self.door is not None)
 
     async def _hear(self) -> bytes:
         """The next word of the first process; nothing if it has ended."""
         control, loop = self._control, asyncio.get_running_loop()
         assert control is not None
+        heard = asyncio.Event()
+        loop.add_reader(control, heard.set)
         try:
-            return await asyncio.wait_for(loop.sock_recv(control, 64), START_SECONDS)
+            await asyncio.wait_for(heard.wait(), START_SECONDS)
+            said, self._passed, _, _ = socket.recv_fds(control, 64, 1)
         except (ConnectionError, asyncio.TimeoutError):
             return b""
+        finally:
+            loop.remove_reader(control)
+        return said
 
     async def close(self) -> None:
         """End the sandbox and everything in it. May be called again."""
@@ -137,6 +148,8 @@ class Sandbox:
         self._control = None
         if control is not None:
             control.close()
+        if self.door is not None:
+            self.door.close()
         if process is None:
             return
         patience = time.monotonic() + CLOSE_SECONDS
@@ -258,7 +271,7 @@ def compile_init() -> bytes:
     return marshal.dumps(compile(INIT.read_text(encoding="utf-8"), INIT.name, "exec"))
 
 
-def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> list[str]:
+def write_command(limits: SandboxLimits, control: int, data: dict[str, int], has_door: bool) -> list[str]:
     """The command that starts a sandbox whose first process speaks over the descriptor `control`."""
     base = Path(sys.base_prefix).resolve()
     python = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -291,9 +304,10 @@ def write_command(limits: SandboxLimits, control: int, data: dict[str, int]) -> 
     inner += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     inner += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", WORKDIR, "--remount-ro", "/"]
     inner += ["--clearenv", "--chdir", WORKDIR]
-    for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}.items():
+    proxy = PROXY if has_door else {}
+    for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp", **proxy}.items():
         inner += ["--setenv", name, value]
-    told = [f"{name}={most}" for name, most in limits.for_init().items()]
+    told = [f"{name}={most}" for name, most in limits.for_init().items()] + [f"port={PORT}"] * has_door
     return [*outer, *inner, "--", str(python), "-I", "-S", "-c", LOAD, str(control), *told, str(data["init"])]
 
 

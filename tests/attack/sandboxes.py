@@ -21,6 +21,7 @@ from astune.config.rollout import SandboxLimits, WorkspaceConfig
 from astune.gateway.server import http_server
 from astune.workspaces.box import open_box
 from astune.workspaces.calls import CommandResult
+from astune.workspaces.door import Door
 from astune.workspaces.pool import WorkspacePool
 from astune.workspaces.proof import find_own_addresses
 from astune.workspaces.sandbox import Sandbox
@@ -69,6 +70,7 @@ def attack() -> Iterator[Found]:
     for what in (
         _reads_the_host,
         _reaches_the_gateway,
+        _goes_through_the_door,
         _kills,
         _answers_for_another,
         _links_and_mounts,
@@ -136,6 +138,31 @@ async def _reaches_the_gateway() -> list[Found]:
     lines = tried.stdout.decode().splitlines()
     held = len(lines) == len(places) + 1 and not any("REACHED" in line for line in lines)
     return [Found("sandbox: reaches the run's gateway, or 169.254.169.254", held, "; ".join(lines) or str(tried))]
+
+
+KNOCK = """
+import socket, sys
+for place in sys.argv[1:]:
+    with socket.create_connection(("127.0.0.1", 3128)) as door:
+        door.sendall(f"CONNECT {place} HTTP/1.1\\r\\n\\r\\nknock".encode())
+        door.shutdown(socket.SHUT_WR)
+        print(door.makefile().read().replace("\\n", " "))
+"""
+
+
+async def knock(door: Door, *places: str) -> list[str]:
+    """What a sandbox with that door is told of the places."""
+    async with Sandbox(LIMITS, door=door) as sandbox:
+        return (await sandbox.run(["python3", "-c", KNOCK, *places])).stdout.decode().splitlines()
+
+
+async def _goes_through_the_door() -> list[Found]:
+    """Even with the gateway and the cloud's metadata among the hosts that are named."""
+    port = http_server().origin.rpartition(":")[2]
+    own = [f"{host}:{port}" for host in ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", *find_own_addresses())]
+    told = await knock(Door([*own, "169.254.169.254:80"]), *own, "169.254.169.254:80", "example.com:443", "x")
+    held = len(told) == len(own) + 3 and all(line.split()[1] in ("502", "403") for line in told)
+    return [Found("sandbox: reaches the run's gateway through its door to named hosts", held, "; ".join(told))]
 
 
 async def _kills() -> list[Found]:

@@ -169,6 +169,10 @@ def test_a_mistake_on_the_command_line_is_explained(tmp_path: Path, override: st
             "F:3: astune.rollout.workspace.limits: none knows no limits",
         ),
         (
+            GOOD.replace("'agent.py:W'", "'agent.py:W', workspace: {type: none, hosts: [pypi.org]}"),
+            "F:3: astune.rollout.workspace.hosts: none knows no hosts",
+        ),
+        (
             GOOD.replace("'agent.py:W'", "'a.py:W', workspace: {type: AstuneSandbox, isolation: run, artifacts_mb: 4}"),
             "F:3: astune.rollout.workspace.artifacts_mb: a workspace of a run has files of several episodes",
         ),

@@ -14,8 +14,8 @@ The word after the language of a block says what it is; people do not see it.
     text output          lines that the command before printed; `...` stands for anything
     text                 a picture made of letters, or lines of a file
 
-Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is; those with `needs=` where that
-program is. The pages of `docs/`,
+Blocks with `agentscope=1` run where AgentScope 1.x is installed, all others where 2.x is; those with `needs=X`
+where the program X is. The pages of `docs/`,
 AGENTS.md and the skill go on in the folder that the README's example leaves. The skill makes its `my_agent` itself;
 its references find it.
 """

@@ -10,6 +10,7 @@ import pytest
 from astune.config.rollout import SandboxLimits
 from astune.errors import EnvServiceError, JudgeError, SetupError
 from astune.workspaces import open_box
+from astune.workspaces.door import Door
 from astune.workspaces.proof import prove_isolation
 from astune.workspaces.sandbox import Sandbox
 from tests.attack import sandboxes
@@ -106,6 +107,19 @@ async def test_odd_commands_are_results() -> None:
         nowhere = await sandbox.run(["true"], cwd="/no/such/folder")
     assert codes == [127, 126, 126, 126, 0, 126]
     assert nowhere.exit_code == 127
+
+
+async def test_a_door_leads_to_named_hosts_alone() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read()).upper())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        door = Door([f"LocalHost:{port}", "localhost"], forbidden=lambda address: False)  # this machine is the host
+        told = await sandboxes.knock(door, f"localhost:{port}", f"127.0.0.1:{port}", "localhost:443", "localhost")
+    assert told[0].split() == ["HTTP/1.1", "200", "connected", "KNOCK"]
+    assert [line.split()[1] for line in told[1:]] == ["403", "502", "403"]
 
 
 async def test_a_sandbox_that_ended_is_no_result() -> None:

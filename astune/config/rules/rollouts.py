@@ -146,7 +146,7 @@ def workspace_contradictions(workspace: WorkspaceConfig) -> Iterator[tuple[str, 
         for name in changed:
             yield f"{key}.{name}", f"there is no workspace: set {key}.type, as {OURS}, or take the key out"
     elif workspace.type != OURS:
-        for name in {"limits", "artifacts_mb"}.intersection(changed):
+        for name in {"limits", "artifacts_mb", "hosts"}.intersection(changed):
             yield f"{key}.{name}", f"{workspace.type} knows no {name}: set {key}.type to {OURS}, or take the key out"
     if workspace.isolation != "episode" and workspace.artifacts_mb:
         yield (
