@@ -35,6 +35,7 @@ from astune.training.schedule import TaskSchedule, learning_rate
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group
 from tests.launched import wait_for
+from tests.tools.noting import SERVERS, check
 from tests.trinity.pages import launch_as_written
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
@@ -45,7 +46,7 @@ AGENT = """\
 import os
 from pathlib import Path
 
-from workflow import MathAgent
+from tests.tools.noting import Noting
 
 LOG = Path(__file__).with_name("log.txt")
 
@@ -55,7 +56,7 @@ def note(word):
         file.write(f"{os.getpid()} {word}\\n")
 
 
-class Agent(MathAgent):
+class Agent(Noting):
     @classmethod
     async def setup(cls):
         note("setup")
@@ -137,7 +138,7 @@ def demo(*more: str) -> LoadedConfig:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder and the output of three steps of the run of docs/trinity.md, whose episodes two processes play."""
     folder = tmp_path_factory.mktemp("run")
-    process = launch_as_written("docs/trinity.md", folder, *SETTINGS, with_notes(folder))
+    process = launch_as_written("docs/trinity.md", folder, *SETTINGS, SERVERS, with_notes(folder))
     output = end(process)
     assert process.returncode == 0, output
     return folder / OF_PAGE, output
@@ -207,6 +208,11 @@ def test_agents_with_tools_play_the_same_episodes_as_on_the_local_backbone(finis
         assert [list(turn.prompt_ids) for turn in theirs.turns] == [list(turn.prompt_ids) for turn in episode.turns]
         assert [list(turn.output_ids) for turn in theirs.turns] == [list(turn.output_ids) for turn in episode.turns]
         assert theirs.reward == episode.reward
+
+
+def test_each_episode_has_a_server_of_tools_of_its_own(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    check([record.episode for record in records(run)])
 
 
 def test_a_step_of_trinitys_trainer_is_a_step_of_the_local_learner(

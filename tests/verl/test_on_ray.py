@@ -56,6 +56,8 @@ from astune.training.tasks import read_tasks
 from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling, StopReason, Task
 from tests.backbone.local.test_examples import CONVERSATIONS
 from tests.backbone.local.test_preferences import pairs
+from tests.tools.noting import SETTINGS as TOOLS
+from tests.tools.noting import check
 from tests.verl.apart import AHEAD, APART, Watched
 from tests.verl.on_ray import demo, run_on, second_node, started
 from tests.verl.playing import TASKS, Playing, what_came
@@ -78,7 +80,7 @@ def finished(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> RunRep
     """The tutorial's agent for three steps on the engine, and an evaluation."""
     folder = tmp_path_factory.mktemp("runs")
     more = ("astune.evaluation.after=true", "astune.task_reader.max_validation_tasks=4")
-    return run_on(engine, f"astune.runs_dir={folder}", *more)
+    return run_on(engine, f"astune.runs_dir={folder}", *more, *TOOLS)
 
 
 def played(report: RunReport) -> list[EpisodeRecord]:
@@ -148,6 +150,10 @@ def compare_with_local(report: RunReport, config: AstuneConfig, file: str) -> No
     there, here, begun = (load_file(folder / file) for folder in folders)
     moved = sum(float((here[name] - begun[name]).abs().sum()) for name in here)
     assert sum(float((there[name] - here[name]).abs().sum()) for name in here) < 0.01 * moved
+
+
+def test_each_episode_has_a_server_of_tools_of_its_own(finished: RunReport) -> None:
+    check([record.episode for record in played(finished)])
 
 
 def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:

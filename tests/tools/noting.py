@@ -1,0 +1,31 @@
+"""The agent of the demo, which notes its task at a server of tools first: on every backbone its episodes are the demo's
+own, and those that a server was not reset for, or that had none, fail."""
+
+import sys
+from pathlib import Path
+
+from astune.support.resources import tutorial_dir
+
+sys.path.insert(0, str(tutorial_dir() / "math_agent"))
+from workflow import MathAgent
+
+SERVER = Path(__file__).with_name("notes_server.py")
+OWN = f"command: [python, {SERVER}], isolation: episode, reset: reset, most: 2, warm: 1"
+SERVERS = f"astune.tools.servers={{notes: {{{OWN}}}}}"
+SETTINGS = (SERVERS, f"astune.rollout.agentscope_learn_protocol={__file__}:Noting")
+
+
+class Noting(MathAgent):
+    async def execute(self, task, tuner):
+        said = [await tuner.tools.call("show"), await tuner.tools.call("add", {"note": task.task_id})]
+        assert said == ["none", "1 notes"], said
+        return await super().execute(task, tuner)
+
+
+def check(episodes):
+    """Every episode has had a server of its own."""
+    assert episodes
+    for episode in episodes:
+        assert episode.error is None, episode.error
+        assert (episode.tools["show"].calls, episode.tools["add"].calls) == (1, 1)
+        assert not episode.tools["show"].causes and not episode.tools["add"].causes
