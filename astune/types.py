@@ -86,6 +86,20 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
+class ContextCut:
+    """A cut that the run made in a conversation that was nearly as long as the model's context
+    (`astune.rollout.context`)."""
+
+    strategy: Literal["discard", "summarise", "restart"]
+    messages: int
+    """Messages that were taken out, of which with "discard" the text alone."""
+    prompt_tokens: int
+    """Tokens of the prompt as it would have been."""
+    summary: int | None = None
+    """The number of the turn that stands in their place; None with "discard"."""
+
+
+@dataclass(frozen=True)
 class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
@@ -96,7 +110,8 @@ class Turn:
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
     order in which calls began; an episode's turns stand in the order in which they ended. `unread` says that the answer
-    has marks of a tool call and no call could be read, though tools were offered. `messages`, `tools` and
+    has marks of a tool call and no call could be read, though tools were offered. `cut` is what the run took out of the
+    conversation for this call; the later ones of the conversation go on without it. `messages`, `tools` and
     `response` (OpenAI's shape) are for people to read; nothing is computed from them.
     """
 
@@ -116,6 +131,7 @@ class Turn:
     response: Mapping[str, Any] = field(default_factory=dict)
     call: int = 0
     unread: bool = False
+    cut: ContextCut | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", Messages.of(self.messages))

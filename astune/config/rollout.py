@@ -137,6 +137,33 @@ class WorkspaceConfig(Section):
     )
 
 
+class ContextConfig(Section):
+    """What becomes of a conversation that grows towards the end of the model's context, whatever agent has it."""
+
+    strategy: Literal["none", "discard", "summarise", "restart"] = Field(
+        "none",
+        description="discard: old tool results are taken out; summarise: the model sums up what is old, and the last "
+        "answers stay; restart: it goes on from the question and its summary alone; none: the agent sees to it",
+    )
+    at: PositiveFloat = Field(
+        0.75, description="tokens of a prompt from which on that happens; up to 1: share of the model's context"
+    )
+    keep: PositiveInt = Field(
+        1, description="the last answers, which stay as they are with the results of their calls"
+    )
+    model: str | None = Field(
+        None,
+        description="one of astune.rollout.auxiliary_models, which writes the summaries; null: the policy, which is "
+        "trained on them as on all that it writes",
+    )
+    prompt: str = Field(
+        "Your context is nearly full. Sum up what matters for the task: what was asked, what was found, with names, "
+        "numbers and ids, and what is still to be done. You will go on from your summary alone.",
+        min_length=1,
+        description="the message that asks for a summary",
+    )
+
+
 class RolloutConfig(Section):
     agentscope_learn_protocol: OptionalPlugin = Field(
         None,
@@ -231,6 +258,10 @@ class RolloutConfig(Section):
         default_factory=WorkspaceConfig,
         description="where the tools of an agent act: `tuner.workspace`",
         json_schema_extra=fate(OnTrinity(ours=RUNNERS)),
+    )
+    context: ContextConfig = Field(
+        default_factory=ContextConfig,
+        description="what becomes of a conversation that nears the end of the model's context",
     )
     episode_timeout: PositiveFloat = Field(
         600.0,

@@ -17,7 +17,7 @@ from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.prompt.messages import Message, reasoning_of
 from astune.token_ids import TokenIds
-from astune.types import FinishReason, Generation, Policy, Sampling, Turn
+from astune.types import ContextCut, FinishReason, Generation, Policy, Sampling, Turn
 
 if TYPE_CHECKING:
     from astune.clients.chat import TokenUsage
@@ -49,6 +49,8 @@ class ChatRequest:
     """The client repeats a request whose answer it did not get: the answer that was lost is not trained."""
     prompt: str | tuple[int, ...] | None = None
     """A raw text or token ids to continue, instead of `messages`."""
+    cut: ContextCut | None = None
+    """What the run has just taken out of `messages`."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,16 @@ class ChatAnswer:
     turn: Turn
 
 
-def turn_of(call: Call, answer: Answer, temperature: float, *, fork: str | None, follows: int | None) -> Turn:
-    """Make the turn of `answer` to `call`, drawn at `temperature`. `Turn` explains the other two."""
+def turn_of(
+    call: Call,
+    answer: Answer,
+    temperature: float,
+    *,
+    fork: str | None,
+    follows: int | None,
+    cut: ContextCut | None = None,
+) -> Turn:
+    """Make the turn of `answer` to `call`, drawn at `temperature`. `Turn` explains the others."""
     return Turn(
         agent=call.agent,
         prompt_ids=answer.prompt_ids,
@@ -234,6 +244,7 @@ def turn_of(call: Call, answer: Answer, temperature: float, *, fork: str | None,
         messages=call.request.messages,
         tools=tuple(call.request.tools),
         response=with_call_ids(answer.message, call.number),
+        cut=cut,
     )
 
 

@@ -19,6 +19,7 @@ retry                       the same request was sent again after an answer     
 stop_text_removed           the answer before ended with a stop text, which the     of_turn
                             history does not have
 retokenized                 an engine elsewhere tokenized what was sampled anew     of_turn
+context_cut                 the run cut the conversation to make room               of_turn
 other_agent                 an agent begins with tokens that another one has        of_timeline
 """
 
@@ -74,6 +75,9 @@ RETOKENIZED = "retokenized"
 """The engine is a chat API (`astune.rollout.auxiliary_models`) that tokenizes the conversation anew, and writes what it
 sampled, or what stood before it, in other tokens now."""
 
+CONTEXT_CUT = "context_cut"
+"""The run took old tool results out of the conversation, or put a summary in their place (`astune.rollout.context`)."""
+
 OTHER_AGENT = "other_agent"
 """Another agent of the episode begins with the same tokens, and nothing of its own goes before."""
 
@@ -110,17 +114,21 @@ def of_turn(
     *,
     choice: int,
     retry: bool,
+    cut: bool,
     sent_before: bool,
     stop_text_removed: bool,
     retokenized: bool,
 ) -> str | None:
     """The cause that a turn has, when its call is answered; the merge drops it where the tokens go on all the same.
 
-    `prompt_fork`: what `of_prompt` said. `choice`: the number of the answer among those to one request.
+    `prompt_fork`: what `of_prompt` said. `choice`: the number of the answer among those to one request. `cut`: the run
+    cut the conversation for this call.
     `sent_before`: an earlier request had the same history, so this one is a branch of it and rewrites nothing.
     """
     if choice:
         return BEST_OF_N
+    if cut:
+        return CONTEXT_CUT
     if prompt_fork is not None:
         return prompt_fork
     if retry:

@@ -54,6 +54,9 @@ class ContextTracker:
     Invariant: of an exact turn, `prompt_ids` is what the engine was sent and `output_ids` what it sampled.
     """
 
+    cuts_context = False
+    """True if conversations that grow too long are cut here (`astune.rollout.context`)."""
+
     def __init__(
         self,
         policy: Policy,
@@ -257,18 +260,23 @@ class ContextTracker:
 
     def _record(self, call: Call, choice: int, temperature: float, answer: Answer, seen: int) -> ChatAnswer:
         """Make the answer a turn."""
-        follows = None if call.prompt.follows is None else self._numbers[call.prompt.follows]
+        cut = None if choice else call.request.cut
+        if cut is not None and cut.summary is not None:
+            follows: int | None = cut.summary
+        else:
+            follows = None if call.prompt.follows is None else self._numbers[call.prompt.follows]
         # A source that gave other ids than it was sent made them anew (`ChatSource`); equal ones are the same object.
         retokenized = answer.prompt_ids is not call.prompt.ids
         fork = forks.of_turn(
             call.prompt.fork,
             choice=choice,
             retry=call.request.retry,
+            cut=cut is not None,
             sent_before=call.prompt.sent_before,
             stop_text_removed=follows in self._cut,
             retokenized=retokenized and any(turn.agent == call.agent for turn in self._forest.turns),
         )
-        turn = turn_of(call, answer, temperature, fork=fork, follows=follows)
+        turn = turn_of(call, answer, temperature, fork=fork, follows=follows, cut=cut)
         self._keep(call.source, turn, replace(call.prompt, ids=answer.prompt_ids), seen, answer.shown)
         if call.source is not None and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1

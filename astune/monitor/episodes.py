@@ -27,7 +27,19 @@ from astune.monitor.jsonl import LineFile, keep_lines, line_error, plain, plain_
 from astune.monitor.run_dir import RunDir
 from astune.monitor.said import ReadTurns, SaidBefore
 from astune.token_ids import WIDTH, Logprobs, TokenIds, count_shared_bytes
-from astune.types import Episode, EpisodeError, Span, StopReason, Task, Timeline, ToolUse, Turn, Verdict, WorkflowOutput
+from astune.types import (
+    ContextCut,
+    Episode,
+    EpisodeError,
+    Span,
+    StopReason,
+    Task,
+    Timeline,
+    ToolUse,
+    Turn,
+    Verdict,
+    WorkflowOutput,
+)
 
 LOGPROB_DIGITS = 5
 UNREADABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
@@ -190,6 +202,8 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
         }
         if turn.unread:
             row["unread"] = True
+        if turn.cut is not None:
+            row["cut"] = vars(turn.cut)
         row |= new_tools
         if index not in found:
             row |= {"prompt_ids": list(turn.prompt_ids), "output_ids": list(turn.output_ids)}
@@ -298,6 +312,8 @@ def _turns_from_rows(rows: Sequence[Mapping[str, Any]], timelines: Sequence[Time
     for index, row in enumerate(rows):
         values = {**row, "messages": read.messages(row), "tools": read.tools(row)}
         values.pop("messages_kept", None)
+        if "cut" in row:
+            values["cut"] = ContextCut(**row["cut"])
         if "output_ids" in values:
             values["logprobs"] = list(map(_read_number, values["logprobs"]))
         else:

@@ -16,6 +16,7 @@ FORKS = {
     "branch": "The agent went on from an earlier point once more.",
     "best_of_n": "One request asked for several answers.",
     "retry": "The same request was sent again.",
+    "context_cut": "The run took out old tool results, or put a summary in their place (astune.rollout.context).",
     "other_agent": "Another agent began with the same tokens.",
 }
 """Why a training row does not go on from an earlier one (`astune.context_tracker.forks`)."""

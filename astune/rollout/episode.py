@@ -30,8 +30,10 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+from astune.context_tracker.cuts import CutTracker
 from astune.context_tracker.tracker import ContextTracker
 from astune.errors import ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import enter_environment, release, with_score
@@ -92,7 +94,9 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
     `run_episode` does not."""
     with in_episode(attempt.episode_id) as this:
         started = time.monotonic()
-        tracker = ContextTracker(
+        context = setup.config.context
+        make_tracker = ContextTracker if context.strategy == "none" else partial(CutTracker, context)
+        tracker = make_tracker(
             setup.policy,
             setup.chat_format,
             attempt.sampling,

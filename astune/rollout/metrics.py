@@ -30,6 +30,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "calls/recovered": math.fsum(episode.metrics.get("recovered_calls", 0.0) for episode in episodes),
         **blocking_metrics(episodes),
         **tool_metrics(episodes),
+        **cut_metrics(turns),
         **late_metrics(episodes),
         "tokens/sampled": float(sum(len(turn.output_ids) for turn in turns)),
         "tokens/prompt": float(sum(len(turn.prompt_ids) for turn in turns)),
@@ -53,6 +54,19 @@ def unread_metrics(turns: Sequence[Turn]) -> dict[str, float]:
     unread = [turn for turn in turns if turn.unread]
     cut = sum(turn.finish_reason == "length" for turn in unread)
     return {"calls/unread": float(len(unread)), "calls/unread_cut": float(cut)}
+
+
+def cut_metrics(turns: Sequence[Turn]) -> dict[str, float]:
+    """Cuts that the run made in conversations, and messages and tokens that they took out; nothing if there are
+    none."""
+    cuts = [(turn.cut, len(turn.prompt_ids)) for turn in turns if turn.cut is not None]
+    if not cuts:
+        return {}
+    return {
+        "context/cuts": float(len(cuts)),
+        "context/messages": float(sum(cut.messages for cut, _ in cuts)),
+        "context/tokens": float(sum(cut.prompt_tokens - prompt for cut, prompt in cuts)),
+    }
 
 
 def blocking_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -14,9 +14,12 @@ from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, UNREAD
 from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
-from astune.types import Episode, Timeline, ToolUse, Turn
+from astune.types import ContextCut, Episode, Timeline, ToolUse, Turn
 from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 from astune.viewer.step_credit import Credited
+
+SHOWN_OF_DROPPED = 100
+"""Characters that are shown of a message that was taken out."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ def conversation(episode: Episode) -> list[Bubble]:
     A turn whose history is not the former one of its agent plus something says how many messages were dropped.
     """
     bubbles: list[Bubble] = []
+    summaries = {turn.cut.summary for turn in episode.turns if turn.cut is not None}
     seen: dict[str, list[Mapping[str, Any]]] = {}
     forks = _forks(episode)
     for number, turn in enumerate(episode.turns):
@@ -55,14 +59,32 @@ def conversation(episode: Episode) -> list[Bubble]:
         if kept < len(before):
             why = FORKS.get(forks.get(number, ""), "The history was rewritten.")
             dropped = f"{why} {len(before) - kept} of {len(before)} earlier messages are not in it."
+            if turn.cut is not None:
+                dropped = f"{why} {_show_cut(turn, turn.cut, before)}"
             bubbles.append(Bubble(number, "note", dropped))
         bubbles += [_make_bubble(number, message) for message in turn.messages[kept:]]
         marks = _turn_marks(turn, forks.get(number), episode.turn_rewards.get(number))
+        if number in summaries:
+            marks.append(Mark("summary", "The run asked for it, to make room in the conversation.", "fork"))
         if number in episode.no_credit:
             marks.append(Mark("no credit", "No advantage above 0, for what its tool call was.", "warn"))
         bubbles.append(_make_bubble(number, {"role": "assistant", **turn.response}, marks))
         seen[turn.agent] = [*turn.messages, turn.response]
     return bubbles
+
+
+def _show_cut(turn: Turn, cut: ContextCut, before: Sequence[Mapping[str, Any]]) -> str:
+    """What the run took out for the turn: how much, and the beginning of each message."""
+    there = set(map(_comparable, turn.messages))
+    gone = [message for message in before if _comparable(message) not in there]
+    lines = [f"{message.get('role')}: {_one_line(message)}" for message in gone]
+    size = f"{count_of(cut.messages, 'message')} out, {cut.prompt_tokens:,} tokens became {len(turn.prompt_ids):,}"
+    return "\n".join([f"({cut.strategy}: {size})", *lines])
+
+
+def _one_line(message: Mapping[str, Any]) -> str:
+    text = " ".join([*_calls(message), *show_content(message).split()])
+    return text if len(text) <= SHOWN_OF_DROPPED else f"{text[:SHOWN_OF_DROPPED]}..."
 
 
 def _count_kept(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 MAIN_AGENT = "agent"
+NO_END = 10**9
+"""Tokens of a context that no conversation fills."""
 Result = TypeVar("Result")
 
 
@@ -101,6 +103,8 @@ class Tuner(Surroundings):
         if major_version() == 2:
             write_schemas_once()
         context_size = self._context_length if source is None else None
+        if source is None and self._tracker.cuts_context:
+            context_size = NO_END  # or an agent of AgentScope 2.x would compress its history beside it
         return chat_model(client, self.tool_log, context_size=context_size, options=options)
 
     def auxiliary_models(self) -> dict[str, Any]:

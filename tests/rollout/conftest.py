@@ -11,7 +11,7 @@ from astune.types import Sampling, Task, Verdict
 from astune.workflow.workflow_base import as_workflow
 
 TASK = Task("t1", "What is 2 + 2?", answer="4")
-LIMITS = ("max_turns", "max_episode_tokens", "episode_timeout", "allow_inexact", "workspace")
+LIMITS = ("max_turns", "max_episode_tokens", "episode_timeout", "allow_inexact", "workspace", "context")
 """Options that are of the section `astune.rollout`."""
 
 

@@ -11,6 +11,7 @@ from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unr
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
 from astune.config.rules.rollouts import (
+    context_contradictions,
     engine_contradictions,
     synchronizer_contradictions,
     tool_contradictions,
@@ -115,6 +116,7 @@ def _rollouts(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def _room(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    yield from context_contradictions(astune)
     if astune.model.max_model_len is not None and astune.rollout.max_tokens >= astune.model.max_model_len:
         yield (
             "astune.rollout.max_tokens",

@@ -1,4 +1,4 @@
-"""Values of `astune.synchronizer` and of `astune.rollout`'s engine, vllm and workspace that contradict others."""
+"""Values of `astune.synchronizer` and of parts of `astune.rollout` that contradict others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from astune.config.rollout import OURS, WorkspaceConfig
 from astune.config.rules.method import rules_of
 from astune.config.schema import AstuneConfig, SynchronizerConfig
+from astune.errors import nearest
 
 
 def synchronizer_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -122,6 +123,30 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             f"got {rollout.temperature:g} together with top_p or top_k: vLLM then tells no log-probabilities of the "
             "distribution before they cut it, and nothing could be trained; expected 1, or top_p 1 and top_k 0, or "
             "astune.rollout.engine: torch",
+        )
+
+
+def context_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Keys that the strategy does not read, a model that is not there, and cuts that would come too late."""
+    context, models, most = astune.rollout.context, astune.rollout.auxiliary_models, astune.model.max_model_len
+    unread = {"none": ("at", "keep", "model", "prompt"), "discard": ("model", "prompt"), "restart": ("keep",)}
+    for name in context.find_changed(unread.get(context.strategy, ())):
+        yield (
+            f"astune.rollout.context.{name}",
+            f"astune.rollout.context.strategy {context.strategy!r} does not read it; take the key out, or choose "
+            "another strategy",
+        )
+    if context.model is not None and context.model not in models:
+        yield (
+            "astune.rollout.context.model",
+            f"got {context.model!r}, which is none of astune.rollout.auxiliary_models.{nearest(context.model, models)} "
+            f"There are: {', '.join(models) or 'none'}",
+        )
+    if context.strategy != "none" and most is not None and context.at >= most:
+        yield (
+            "astune.rollout.context.at",
+            f"got {context.at:g} tokens, and astune.model.max_model_len is {most}: the context would be full before "
+            "anything is cut; expected fewer, or a share of it, as 0.75",
         )
 
 
