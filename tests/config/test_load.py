@@ -88,6 +88,17 @@ ASYNC = "style=async max_staleness=1"
         ("style=async", "max_staleness", "not set; with style 'async' it says how many steps"),
         (f"{ASYNC} patience=3", "patience", "astune.synchronizer.quorum is 1, so that every episode is waited for"),
         (f"{ASYNC} algorithm.loss=reinforce", "algorithm.importance", "'none' takes tokens of older weights"),
+        ("rollout.context.keep=2", "rollout.context.keep", "astune.rollout.context.strategy 'none' does not read it"),
+        (
+            "rollout.context.strategy=restart rollout.context.model=gpt",
+            "rollout.context.model",
+            "got 'gpt', which is none of astune.rollout.auxiliary_models. There are: none",
+        ),
+        (
+            "rollout.context.strategy=discard rollout.context.at=2048 model.max_model_len=2048",
+            "rollout.context.at",
+            "got 2048 tokens, and astune.model.max_model_len is 2048: the context would be full before",
+        ),
         ("style=async algorithm.method=sft", "style", "the method 'sft' plays no episodes"),
     ],
 )

@@ -11,6 +11,7 @@ from astune.errors import AstuneError
 from astune.monitor import EpisodeLog, EpisodeRecord, RunDir, read_episodes
 from astune.monitor.episodes import episode_from_row, episode_to_row
 from astune.types import (
+    ContextCut,
     Episode,
     EpisodeError,
     Span,
@@ -172,7 +173,8 @@ def episodes(draw: st.DrawFn) -> Episode:
         excluded = None if trainable else "frozen"
         fork = draw(st.none() | texts)
         shown = (messages, tools, {})
-        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, excluded, True, fork, None, *shown))
+        cut = draw(st.none() | st.builds(ContextCut, st.just("discard"), st.integers(), st.integers(), st.none()))
+        turns.append(Turn(agent, prompt, output, logprobs, 0, "stop", 1.0, excluded, True, fork, None, *shown, cut=cut))
         if draw(st.booleans()):
             span = Span(index, len(prompt), len(prompt) + len(output), 0, 1.0, trainable, logprobs, draw(st.booleans()))
             timelines.append(Timeline(agent, prompt + output, (span,), fork))

@@ -389,3 +389,34 @@ async def test_an_agent_that_ends_on_a_tool_call_is_warned_about(run_one, caplog
     with caplog.at_level(logging.WARNING):
         await run_one(workflow, ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'])
     assert ("test/t1/0 ended on a tool call" in caplog.text) == warned
+
+
+async def test_a_cut_is_in_the_record_the_metrics_and_the_viewer(run_one):
+    async def workflow(task, tuner):
+        client, messages = tuner.openai_client("reader"), [{"role": "user", "content": task.query}]
+        for number in range(3):
+            reply = await client.chat.completions.create(model="policy", messages=messages)
+            messages.append(reply.choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": f"Page {number}: " + "the rain fell " * 9})
+        return WorkflowOutput(answer=reply.choices[0].message.content)
+
+    def answer(prompt):
+        return "Nothing yet." if "Sum up" in prompt[-300:] else "4"
+
+    episode = await run_one(workflow, answer, context={"strategy": "summarise", "at": 200})
+    assert [turn.cut is not None for turn in episode.turns] == [False, False, False, True]
+    cut = episode.turns[3].cut
+    assert (cut.messages, cut.summary) == (2, 2)
+    row = json.loads(json.dumps(episode_to_row(EpisodeRecord(1, "train", episode))))
+    assert episode_from_row(row).episode.turns[3].cut == cut
+    metrics = rollout_metrics([Group(episode.task, (episode,))])
+    dropped = cut.prompt_tokens - len(episode.turns[3].prompt_ids)
+    assert {name: metrics[f"context/{name}"] for name in ("cuts", "messages", "tokens")} == {
+        "cuts": 1,
+        "messages": 2,
+        "tokens": dropped,
+    }
+    note = next(bubble for bubble in conversation(episode) if bubble.role == "note" and bubble.turn == 3)
+    assert "(summarise: 2 messages out" in note.text and "user: Page 0: the rain fell" in note.text
+    marks = {bubble.turn: [mark.text for mark in bubble.marks] for bubble in conversation(episode) if bubble.marks}
+    assert "summary" in marks[2] and "new row: context cut" in marks[3]
