@@ -148,19 +148,14 @@ class ContextConfig(Section):
     at: PositiveFloat = Field(
         0.75, description="tokens of a prompt from which on that happens; up to 1: share of the model's context"
     )
-    keep: PositiveInt = Field(
-        1, description="the last answers, which stay as they are with the results of their calls"
-    )
+    keep: PositiveInt = Field(1, description="the last answers, which stay as they are with the results of their calls")
     model: str | None = Field(
         None,
         description="one of astune.rollout.auxiliary_models, which writes the summaries; null: the policy, which is "
         "trained on them as on all that it writes",
     )
-    prompt: str = Field(
-        "Your context is nearly full. Sum up what matters for the task: what was asked, what was found, with names, "
-        "numbers and ids, and what is still to be done. You will go on from your summary alone.",
-        min_length=1,
-        description="the message that asks for a summary",
+    prompt: str | None = Field(
+        None, min_length=1, description="the message that asks for a summary; null: one for tasks of any kind"
     )
 
 

@@ -28,6 +28,11 @@ from astune.types import ContextCut
 
 TAKEN_OUT = "(taken out to make room)"
 """Stands in the place of a tool result."""
+PROMPT = (
+    "Your context is nearly full. Sum up what matters for the task: what was asked, what was found, with names, numbers "
+    "and ids, and what is still to be done. You will go on from your summary alone."
+)
+"""Asks for one, unless the configuration does."""
 GO_ON = "What was done so far, in short:\n\n"
 """Stands before a summary."""
 
@@ -105,7 +110,7 @@ class CutTracker(ContextTracker):
             out = list(range(start, stop))
             if out:
                 summary, text = await self._sum_up(agent, now, lead + stop, trainable)
-                left = _joined([*head, {"role": "user", "content": GO_ON + text}, *messages[stop:]], len(head))
+                left = _join_users([*head, {"role": "user", "content": GO_ON + text}, *messages[stop:]], len(head))
         if not out:
             return now
         self._standing[agent].append(_Cut(history, copy.deepcopy(left)))
@@ -122,9 +127,9 @@ class CutTracker(ContextTracker):
 
     async def _sum_up(self, agent: str, now: ChatRequest, stop: int, trainable: bool) -> tuple[int, str]:
         """The number of the turn that sums up the first `stop` messages, and its text."""
-        messages = [*now.messages[:stop], {"role": "user", "content": self._config.prompt}]
+        messages = [*now.messages[:stop], {"role": "user", "content": self._config.prompt or PROMPT}]
         asked = ChatRequest(
-            _joined(messages, stop), now.tools, may_call=False, temperature=now.temperature, top_p=now.top_p
+            _join_users(messages, stop), now.tools, may_call=False, temperature=now.temperature, top_p=now.top_p
         )
         source = self._config.model
         answers = await super().choices(agent, asked, trainable=trainable, source=source)
@@ -144,7 +149,7 @@ def _is_long_result(message: Message) -> bool:
     return bool(message["role"] == "tool" and len(content_text(message)) > len(TAKEN_OUT))
 
 
-def _joined(messages: Sequence[Message], place: int) -> list[Message]:
+def _join_users(messages: Sequence[Message], place: int) -> list[Message]:
     """The messages, that at `place` made one with its neighbours that are a user's, too: templates may want users and
     answers to take turns."""
     joined: list[Message] = []

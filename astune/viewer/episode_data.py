@@ -74,7 +74,7 @@ def conversation(episode: Episode) -> list[Bubble]:
 
 
 def _show_cut(turn: Turn, cut: ContextCut, before: Sequence[Mapping[str, Any]]) -> str:
-    """What the run took out for the turn: how much, and the beginning of each message."""
+    """Tell how much the run took out for the turn, and how each message begins."""
     there = set(map(_comparable, turn.messages))
     gone = [message for message in before if _comparable(message) not in there]
     lines = [f"{message.get('role')}: {_one_line(message)}" for message in gone]

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import logging
 import sys
 from dataclasses import replace
@@ -9,12 +10,14 @@ from astune.config.schema import RolloutConfig
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import PolicyError
 from astune.gateway.app import openai_app
+from astune.monitor.episodes import EpisodeRecord, episode_from_row, episode_to_row
 from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
 from astune.rollout.metrics import rollout_metrics
 from astune.rollout.setup import RolloutSetup
 from astune.testing import ScriptedPolicy
 from astune.types import Group, Sampling, StopReason, Task, Verdict, WorkflowOutput
+from astune.viewer.episode_data import conversation
 from astune.workflow.workflow_base import Workflow, as_workflow
 from tests.passing_time import pass_time
 from tests.rows import each_row
