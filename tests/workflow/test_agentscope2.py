@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 
+from astune.config.rollout import ContextConfig as ContextRules
+from astune.context_tracker.cuts import CutTracker
 from astune.errors import WorkflowError
 from astune.types import UNKNOWN_TOOL, ToolUse, WorkflowOutput
 from astune.workflow.workflow_base import Workflow, check_output
@@ -87,6 +90,18 @@ async def test_an_overflow_that_a_compression_gets_over_is_no_failure(make_tuner
     for _ in range(2):  # the summary of the first does not fit, so AgentScope leaves it out
         assert await reply_of(agent, "I like it warm. " * 150) == "Fine."
     assert tuner.failures == [] and tuner.recovered > 0
+
+
+async def test_where_the_run_cuts_conversations_an_agent_keeps_its_own_whole(make_tuner):
+    cuts = partial(CutTracker, ContextRules(strategy="restart", at=0.6, prompt="Sum"))
+    tuner, tracker, _ = make_tuner(
+        lambda prompt: "All fine." if prompt.rpartition("user")[2].startswith("\nSum") else "Fine.", kind=cuts
+    )
+    agent = make_agent(tuner.model("solver"), [], **training_defaults())
+    for _ in range(3):
+        assert await reply_of(agent, "I like it warm. " * 100) == "Fine."
+    assert [turn.fork for turn in tracker.turns if turn.cut is not None] == ["context_cut"]
+    assert len(agent.state.context) == 6 and len(tracker.turns) == 4
 
 
 async def test_two_agents_run_side_by_side_each_with_its_own_timeline(make_tuner):
