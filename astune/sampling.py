@@ -1,8 +1,9 @@
-"""The settings of sampling, their limits, and what counts as greedy: gateway, tracker, sampler and learner ask here."""
+"""The settings of sampling, their limits, what counts as greedy, and what is taken out of a prompt beforehand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 LEAST_TEMPERATURE = 0.01
 """Below it the likeliest token is drawn but for near-ties, and gradients grow more than a hundredfold: greedy."""
@@ -80,3 +81,17 @@ def shorten(value: object, most: int = 100) -> str:
     """The value for a message. Python refuses to write integers of more than 4,300 digits."""
     text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >> 1024 else repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+@dataclass(frozen=True)
+class ContextCut:
+    """A cut that the run made in a conversation that was nearly as long as the model's context
+    (`astune.rollout.context`)."""
+
+    strategy: Literal["discard", "summarise", "restart"]
+    messages: int
+    """Messages that were taken out, of which with "discard" the text alone."""
+    prompt_tokens: int
+    """Tokens of the prompt as it would have been."""
+    summary: int | None = None
+    """The number of the turn that stands in their place; None with "discard"."""

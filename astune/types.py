@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from astune.ropes import Messages
+from astune.sampling import ContextCut, is_greedy
 from astune.sampling import Sampling as Sampling
-from astune.sampling import is_greedy
 from astune.token_ids import Logprobs, TokenIds
 
 FinishReason = Literal["stop", "length"]
@@ -86,20 +86,6 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class ContextCut:
-    """A cut that the run made in a conversation that was nearly as long as the model's context
-    (`astune.rollout.context`)."""
-
-    strategy: Literal["discard", "summarise", "restart"]
-    messages: int
-    """Messages that were taken out, of which with "discard" the text alone."""
-    prompt_tokens: int
-    """Tokens of the prompt as it would have been."""
-    summary: int | None = None
-    """The number of the turn that stands in their place; None with "discard"."""
-
-
-@dataclass(frozen=True)
 class Turn:
     """One call to the policy: the exact tokens it saw and the exact tokens it sampled.
 
@@ -110,9 +96,8 @@ class Turn:
     `context_tracker.forks`). `follows` is the number of the turn whose answer is the last sampled one in its history,
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
     order in which calls began; an episode's turns stand in the order in which they ended. `unread` says that the answer
-    has marks of a tool call and no call could be read, though tools were offered. `cut` is what the run took out of the
-    conversation for this call; the later ones of the conversation go on without it. `messages`, `tools` and
-    `response` (OpenAI's shape) are for people to read; nothing is computed from them.
+    has marks of a tool call and no call could be read, though tools were offered. `cut` is what the run took out
+    just before. `messages`, `tools` and `response` (OpenAI's shape) are for people; nothing is computed from them.
     """
 
     agent: str

@@ -16,8 +16,9 @@ from astune.context_tracker.prompt.answer_formats import FORMATS
 from astune.context_tracker.prompt.builder import Prompt
 from astune.context_tracker.prompt.chat_format import ChatFormat, ParsedMessage
 from astune.context_tracker.prompt.messages import Message, reasoning_of
+from astune.sampling import ContextCut
 from astune.token_ids import TokenIds
-from astune.types import ContextCut, FinishReason, Generation, Policy, Sampling, Turn
+from astune.types import FinishReason, Generation, Policy, Sampling, Turn
 
 if TYPE_CHECKING:
     from astune.clients.chat import TokenUsage

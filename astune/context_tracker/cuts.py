@@ -24,13 +24,13 @@ from astune.context_tracker.calls import ChatAnswer, ChatRequest
 from astune.context_tracker.prompt.messages import CallPlaces, Meaning, Message, content_text, meaning, without_system
 from astune.context_tracker.tracker import ContextTracker
 from astune.ropes import common_start
-from astune.types import ContextCut
+from astune.sampling import ContextCut
 
 TAKEN_OUT = "(taken out to make room)"
 """Stands in the place of a tool result."""
 PROMPT = (
-    "Your context is nearly full. Sum up what matters for the task: what was asked, what was found, with names, numbers "
-    "and ids, and what is still to be done. You will go on from your summary alone."
+    "Your context is nearly full. Sum up what matters for the task: what was asked, what was found, with names, "
+    "numbers and ids, and what is still to be done. You will go on from your summary alone."
 )
 """Asks for one, unless the configuration does."""
 GO_ON = "What was done so far, in short:\n\n"

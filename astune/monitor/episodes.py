@@ -26,9 +26,9 @@ from typing import Any, Protocol
 from astune.monitor.jsonl import LineFile, keep_lines, line_error, plain, plain_foreign, read_lines
 from astune.monitor.run_dir import RunDir
 from astune.monitor.said import ReadTurns, SaidBefore
+from astune.sampling import ContextCut
 from astune.token_ids import WIDTH, Logprobs, TokenIds, count_shared_bytes
 from astune.types import (
-    ContextCut,
     Episode,
     EpisodeError,
     Span,

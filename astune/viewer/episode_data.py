@@ -13,8 +13,9 @@ from astune.context_tracker.prompt.messages import reasoning_of, show_content
 from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, UNREAD
+from astune.sampling import ContextCut
 from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
-from astune.types import ContextCut, Episode, Timeline, ToolUse, Turn
+from astune.types import Episode, Timeline, ToolUse, Turn
 from astune.viewer.run_config import LOGPROB_DIGITS, Pieces
 from astune.viewer.step_credit import Credited
 

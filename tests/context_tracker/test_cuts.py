@@ -13,8 +13,9 @@ from astune.config.rollout import ContextConfig
 from astune.context_tracker.cuts import GO_ON, TAKEN_OUT, CutTracker
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
+from astune.sampling import ContextCut
 from astune.testing import ScriptedPolicy
-from astune.types import ContextCut, Episode, Sampling, StopReason, Task, Verdict
+from astune.types import Episode, Sampling, StopReason, Task, Verdict
 from tests.context_tracker.histories import AGGREGATIONS, check_samples, facts, rows
 from tests.context_tracker.test_tracker_histories import AnyTokens, agent, calls_of
 

@@ -10,8 +10,8 @@ from astune.context_tracker.merge import TurnForest
 from astune.errors import AstuneError
 from astune.monitor import EpisodeLog, EpisodeRecord, RunDir, read_episodes
 from astune.monitor.episodes import episode_from_row, episode_to_row
+from astune.sampling import ContextCut
 from astune.types import (
-    ContextCut,
     Episode,
     EpisodeError,
     Span,
