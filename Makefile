@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := pip==26.3
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-openenv test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-openenv test-npm test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -92,7 +92,7 @@ test-trinity: $(VENVT)/.done
 
 # What takes long and has a cheaper proof in CI; before a release.
 test-release: $(VENV)/.done $(VENVT)/.done $(VENVV)/.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial tests/online tests/attack tests/workspaces -m release $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial tests/online tests/attack tests/workspaces tests/tools -m release $(PYTEST_ARGS)
 	$(IN_TRINITY) tests/trinity -m release $(PYTEST_ARGS)
 	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl -m release $(PYTEST_ARGS)
 
@@ -108,6 +108,12 @@ test-verl: $(VENVV)/.done
 # shows what holds of every tracker.
 test-trackers: $(VENVR)/.done
 	OMP_NUM_THREADS=1 $(VENVR)/bin/python -m pytest tests/trackers $(PYTEST_ARGS)
+
+# MCP servers from npm, on node; not in CI.
+test-npm: $(VENV)/.done
+	npm install --no-audit --no-fund --prefix .venv-npm @modelcontextprotocol/server-everything@2026.8.31 \
+		@modelcontextprotocol/server-filesystem@2026.8.31
+	ASTUNE_MCP_SERVERS=$(CURDIR)/.venv-npm $(BIN)/python -m pytest tests/tools/test_npm.py $(PYTEST_ARGS)
 
 # The real OpenEnv server, in an environment of its own; not in CI, where tests/openenv plays what it has answered.
 test-openenv: $(VENV)/.done $(VENVE)/.done

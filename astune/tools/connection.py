@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -142,10 +143,13 @@ class Connection:
     def _transport(self) -> Any:
         config = self._config
         if config.url is None:
-            command = config.command[0]
+            command, arguments = config.command[0], list(config.command[1:])
+            command = sys.executable if command == "python" else command
+            if shutil.which("setpriv"):  # of Linux: a server that is in a call ends with this process, too
+                command, arguments = "setpriv", ["--pdeathsig", "KILL", "--", command, *arguments]
             parameters = mcp_package().StdioServerParameters(
-                command=sys.executable if command == "python" else command,
-                args=list(config.command[1:]),
+                command=command,
+                args=arguments,
                 env=config.env | {name: variable(self.name, "pass_env", name) for name in config.pass_env},
                 cwd=config.folder,
             )

@@ -12,7 +12,7 @@ from astune.errors import nearest
 from astune.types import ToolCause
 
 _CANNOT_TAKE = re.compile(
-    r"\W*((arguments|input) validation (error|failed)|invalid (tool )?arguments|missing required"
+    r"\W*(mcp error -32602\b|(arguments|input) validation (error|failed)|invalid (tool )?arguments|missing required"
     r"|(error executing tool [\w.-]+: )?\d+ validation errors? for )",
     re.IGNORECASE,
 )
@@ -42,6 +42,8 @@ def read_cause(error: str) -> ToolCause:
 
     >>> read_cause("Error executing tool add: 1 validation error for addArguments"), read_cause("no such city")
     ('malformed', 'said_no')
+    >>> read_cause("MCP error -32602: Input validation error: Invalid arguments for tool get-sum")  # on node
+    'malformed'
     >>> read_cause("Command timed out after 500ms: sleep 9")
     'time_limit'
     """
