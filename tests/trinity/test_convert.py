@@ -327,6 +327,11 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         for key in LEAVES
         if key.startswith("astune.rollout.workspace.") and not key.endswith(".type")
     },
+    **{f"astune.rollout.context.{name}": {"astune.rollout.context.strategy": "summarise"} for name in ("at", "keep", "prompt")},
+    "astune.rollout.context.model": {
+        "astune.rollout.context.strategy": "summarise",
+        "astune.rollout.auxiliary_models": {"a": {"base_url": "http://h/v1", "model": "m"}},
+    },
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_reader.split_seed": {
         "astune.task_reader.jsonl.validation.file_path": None,
@@ -351,6 +356,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.tools.servers":
         server = st.fixed_dictionaries({"command": st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=2)})
         return st.dictionaries(st.sampled_from("ab"), server, min_size=1, max_size=2)
+    if key.startswith("astune.rollout.context.") and key.endswith((".model", ".prompt")):
+        return st.sampled_from([None, "a", "b"])
     if key == "astune.rollout.workspace.type":
         return st.just("AstuneSandbox")
     if key == "astune.monitor.trackio.server_url":
