@@ -8,8 +8,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module, metadata
 from typing import Any
 
@@ -159,14 +159,24 @@ class Connection:
             headers["Authorization"] = f"Bearer {variable(self.name, 'token_env', config.token_env)}"
         if config.transport == "sse":
             return import_module("mcp.client.sse").sse_client(config.url, headers=headers)
-        http = import_module("mcp.client.streamable_http")
-        return http.streamable_http_client(config.url, http_client=http.create_mcp_http_client(headers=headers))
+        return _open_http(config.url, headers)
 
     def _error(self, what: str) -> ToolServerError:
         said = self._said.text()
         return ToolServerError(
             f"astune.tools.servers.{self.name}: the server {what}{f'; it said: {said}' if said else ''}"
         )
+
+
+@asynccontextmanager
+async def _open_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    """The streams of a session over HTTP. The package does not close a client that it is given."""
+    http = import_module("mcp.client.streamable_http")
+    async with (
+        http.create_mcp_http_client(headers=headers) as client,
+        http.streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
 
 
 class CallRefused(Exception):

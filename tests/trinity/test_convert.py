@@ -327,7 +327,10 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         for key in LEAVES
         if key.startswith("astune.rollout.workspace.") and not key.endswith(".type")
     },
-    **{f"astune.rollout.context.{name}": {"astune.rollout.context.strategy": "summarise"} for name in ("at", "keep", "prompt")},
+    **{
+        f"astune.rollout.context.{name}": {"astune.rollout.context.strategy": "summarise"}
+        for name in ("at", "keep", "prompt")
+    },
     "astune.rollout.context.model": {
         "astune.rollout.context.strategy": "summarise",
         "astune.rollout.auxiliary_models": {"a": {"base_url": "http://h/v1", "model": "m"}},
