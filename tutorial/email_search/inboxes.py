@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-SPLITS = {"training": range(0, 400), "validation": range(1_000, 1_040)}
-"""Numbers of inboxes."""
+SPLITS = {"warmup": range(100_000, 200_000), "training": range(0, 400), "validation": range(1_000, 1_040)}
+"""Numbers of inboxes. Those of `warmup` are for the examples that a model is warmed up with."""
 QUESTIONS = 7
 """Questions about an inbox, of which one has no answer."""
 UNKNOWN = "I don't know"
