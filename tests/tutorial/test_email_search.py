@@ -3,10 +3,9 @@
 import asyncio
 import json
 import random
-import re
 import sys
 from importlib import metadata
-from itertools import islice, pairwise
+from itertools import combinations, islice, pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -39,8 +38,8 @@ from inboxes import QUESTIONS, SPLITS, UNKNOWN, make_inbox, task_row
 
 FOLDER = tutorial_dir() / "email_search"
 AGENTSCOPE_2 = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason="the agent is for AgentScope 2.x")
-QUESTION = make_inbox(0).questions[4]
-"""858 asks again, 996 corrects 738."""
+QUESTION = make_inbox(0).questions[2]
+"""41 asks again, 62 corrects 68."""
 
 
 def judged(talk: Talk):
@@ -50,22 +49,21 @@ def judged(talk: Talk):
 
 
 def test_an_inbox_is_the_same_each_time_and_its_newest_statement_is_right() -> None:
-    for number in (0, 1000, 100_000):
+    for number in (0, 1000, 2_000):
         inbox = make_inbox.__wrapped__(number)
         assert inbox == make_inbox(number)
         mails = {mail.message_id: mail for mail in inbox.mails}
         assert len(mails) == len(inbox.mails) and len(inbox.questions) == QUESTIONS
         assert sum(question.answer == UNKNOWN for question in inbox.questions) == 1
         for question in inbox.questions:
-            told = [(mail, value) for mail in inbox.mails if (value := stated(mail.body, question)) is not None]
+            thread = [mail for mail in inbox.mails if mail.subject.endswith(f"ticket {question.ticket}")]
+            told = [(mail, value) for mail in thread if (value := stated(mail.body, question)) is not None]
             last = told[-1:]
             assert [(mail.message_id, value) for mail, value in last] == [(p, question.answer) for p in question.proof]
 
 
-def test_no_inbox_is_in_two_splits_and_no_question_is_asked_twice() -> None:
-    assert all(not {*one} & {*other} for one, other in pairwise((*SPLITS.values(), SPLITS["warmup"])))
-    asked = [q.query for split in ("training", "validation") for n in SPLITS[split] for q in make_inbox(n).questions]
-    assert len(asked) == len({*asked})
+def test_no_inbox_is_in_two_splits() -> None:
+    assert all(not {*one} & {*other} for one, other in combinations(SPLITS.values(), 2))
 
 
 def test_players_come_out_in_the_right_order() -> None:
@@ -79,20 +77,20 @@ def test_players_come_out_in_the_right_order() -> None:
 @each_row(
     ("calls", "outcome", "bad"),
     [
-        ([["search"], ["read", 996], ["finish", "493", [996]]], "proved", 0),
-        ([["search"], ["read", 996], ["finish", "$493", [996, 996]]], "right", 0),
-        ([["search"], ["read", 996], ["finish", "493 dollars.", [996, 738]]], "right", 0),
-        ([["search"], ["finish", "493", [996]]], "right", 0),
-        ([["finish", "493", [996]]], "right", 1),
-        ([["read", 996], ["finish", "493", [996]]], "right", 2),
-        ([["search"], ["read", 996], ["finish", "788", [996]]], "wrong", 0),
-        ([["search"], ["read", 996], ["finish", "493 or 788", [996]]], "wrong", 0),
-        ([["search"], ["read", 996], ["finish", "", [996]]], "wrong", 0),
-        ([["search"], ["read", 996], ["finish", UNKNOWN, []]], "unknown", 0),
-        ([["search"], ["read", 996]], "nothing", 0),
+        ([["search"], ["read", 62], ["finish", "29", [62]]], "proved", 0),
+        ([["search"], ["read", 62], ["finish", "$29", [62, 62]]], "right", 0),
+        ([["search"], ["read", 62], ["finish", "29 dollars.", [62, 68]]], "right", 0),
+        ([["search"], ["finish", "29", [62]]], "right", 0),
+        ([["finish", "29", [62]]], "right", 1),
+        ([["read", 62], ["finish", "29", [62]]], "right", 2),
+        ([["search"], ["read", 62], ["finish", "17", [62]]], "wrong", 0),
+        ([["search"], ["read", 62], ["finish", "29 or 17", [62]]], "wrong", 0),
+        ([["search"], ["read", 62], ["finish", "", [62]]], "wrong", 0),
+        ([["search"], ["read", 62], ["finish", UNKNOWN, []]], "unknown", 0),
+        ([["search"], ["read", 62]], "nothing", 0),
         ([["search"], ["search"], ["read", 1]], "nothing", 2),
-        ([["search"], ["read", 996], ["finish", "493", [996]], ["finish", "788", [996]]], "proved", 1),
-        ([["search"], ["raw", "read_email", {"message_id": "996"}], ["finish", "493", [996]]], "right", 1),
+        ([["search"], ["read", 62], ["finish", "29", [62]], ["finish", "17", [62]]], "proved", 1),
+        ([["search"], ["raw", "read_email", {"message_id": "62"}], ["finish", "29", [62]]], "right", 1),
         ([["raw", "fly", {}], ["raw", "read_email", {}], ["raw", "search_emails", {"keyword": "a"}]], "nothing", 3),
     ],
 )
@@ -128,12 +126,12 @@ def test_saying_that_there_is_no_answer_is_right_where_there_is_none_and_somebod
     assert [verdict.passed for verdict in worth] == [True, False]
 
 
-MAILS = st.sampled_from([738, 858, 996, 1])
+MAILS = st.sampled_from([68, 41, 62, 1])
 CALLS = st.lists(
     st.one_of(
         st.just(["search"]),
         st.tuples(st.just("read"), MAILS),
-        st.tuples(st.just("finish"), st.sampled_from(["493", "788", UNKNOWN, ""]), st.lists(MAILS, max_size=3)),
+        st.tuples(st.just("finish"), st.sampled_from(["29", "17", UNKNOWN, ""]), st.lists(MAILS, max_size=3)),
         st.just(["raw", "read_email", {}]),
     ),
     max_size=8,
@@ -154,17 +152,16 @@ def test_nothing_that_is_done_on_the_way_makes_a_worse_answer_worth_more(calls) 
 @each_row(
     ("kind", "text", "value"),
     [
-        ("number", "493", "493"),
-        ("number", "room 1,493", "1493"),
-        ("number", "493.5", None),
-        ("number", "not 493", None),
+        ("number", "29", "29"),
+        ("number", "hall 1,493", "1493"),
+        ("number", "29.5", None),
+        ("number", "not 29", None),
         ("time", "8:05", "08:05"),
         ("time", "08:05 or 9:00", None),
-        ("date", "3rd May", "3 May"),
-        ("date", "may 3", "3 May"),
+        ("date", "5-3", "05-03"),
+        ("date", "05-03.", "05-03"),
         ("date", "3", None),
-        ("person", "RAVI", "Ravi"),
-        ("person", "Ravi Lena", None),
+        ("date", "05-03 or 05-04", None),
     ],
 )
 def test_answers_are_read_in_their_usual_spellings(kind, text, value) -> None:
@@ -191,10 +188,10 @@ async def test_an_mcp_client_gets_the_same_from_the_server() -> None:
                 (tool["function"]["name"], tool["function"]["description"]) for tool in TOOLS
             ]
             for name, arguments in (
-                ("search_emails", {"keywords": "beads budget"}),
-                ("read_email", {"message_id": 996}),
+                ("search_emails", {"keywords": "644"}),
+                ("read_email", {"message_id": 62}),
                 ("read_email", {"message_id": 1}),
-                ("return_final_answer", {"answer": "493", "sources": [996]}),
+                ("return_final_answer", {"answer": "29", "sources": [62]}),
             ):
                 result = await client.call_tool(name, arguments)
                 assert result.content[0].text == getattr(box, name)(**arguments)
@@ -203,13 +200,14 @@ async def test_an_mcp_client_gets_the_same_from_the_server() -> None:
 def test_the_clerk_acts_at_inboxes_of_its_own_and_is_often_wrong() -> None:
     rows = list(islice(make_examples.conversations(), 300))
     assert rows == list(islice(make_examples.conversations(), 300))
-    assert all(int(re.search(r"\d+", row["messages"][1]["content"])[0]) in SPLITS["warmup"] for row in rows)
+    asked = [question.query for number in islice(SPLITS["warmup"], 60) for question in make_inbox(number).questions]
+    assert all(row["messages"][1]["content"] == query for row, query in zip(rows, asked, strict=False))
     talks = [Talk(question) for number in SPLITS["validation"] for question in make_inbox(number).questions]
     for talk in talks:
         make_examples.hasty_clerk(talk, random.Random(talk.question.question_id))
     verdicts = [judged(talk) for talk in talks]
     assert 0.15 < fmean(verdict.passed for verdict in verdicts) < 0.45
-    assert 0.55 < fmean(verdict.metrics["correct_tool"] for verdict in verdicts) < 0.7
+    assert 0.55 < fmean(verdict.metrics["correct_tool"] for verdict in verdicts) < 0.85
 
 
 @AGENTSCOPE_2
@@ -270,15 +268,15 @@ def test_rows_of_agentrl_run_with_a_second_model_that_reads_where_the_first_fail
     tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = json.dumps({"rational": "one number", "evidence": "now 493 dollars", "report": "It is 493."})
+    said = json.dumps({"rational": "one number", "evidence": "now 29 dollars", "report": "It is 29."})
     with ScriptedChatServer(lambda request: 500) as broken, ScriptedChatServer(lambda request: said) as reader:
         models = [{"base_url": one.base_url, "model": "any", "max_retries": 0} for one in (broken, reader)]
         (tmp_path / "browse.yaml").write_text(json.dumps({"models": models, "cache": None, "shortest": 1}))
         monkeypatch.setenv("BROWSE", str(tmp_path / "browse.yaml"))
         printed = agentrl(capsys)
-    assert printed.startswith("0: ") and printed.count("Evidence: now 493 dollars\n") >= 3
+    assert printed.startswith("0: ") and printed.count("Evidence: now 29 dollars\n") >= 3
     assert printed.count("verdict    reward 1") == 3
-    assert broken.requests and all("Purpose: the budget" in str(request) for request in reader.requests)
+    assert broken.requests and all("Purpose: the cost" in str(request) for request in reader.requests)
 
 
 @AGENTSCOPE_2

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from inbox_tools import find
-from inboxes import MONTHS, UNKNOWN
+from inboxes import UNKNOWN
 
 from astune import Episode, Task, Verdict
 from astune.task_judge.tool_use.calls import CheckedCall, tool_calls
@@ -165,23 +165,17 @@ def says_unknown(answer: str) -> bool:
 def read_value(answer: str, kind: str) -> str | None:
     """The value as the inbox writes it, from its usual spellings; None for anything else, and for two values.
 
-    >>> read_value("$1,214.00", "number"), read_value("9:05", "time"), read_value("May 3rd", "date")
-    ('1214', '09:05', '3 May')
-    >>> read_value("214 or 215", "number"), read_value("", "person"), read_value(" ravi.", "person")
-    (None, None, 'Ravi')
+    >>> read_value("$1,214.00", "number"), read_value("9:05", "time"), read_value("5-3", "date")
+    ('1214', '09:05', '05-03')
+    >>> read_value("214 or 215", "number"), read_value("", "time")
+    (None, None)
     """
     text = answer.strip().rstrip(".").strip()
     if kind == "number":
-        found = re.fullmatch(r"(?:room |\$ ?)?(\d{1,3}(?:,\d{3})+|\d+)(?:\.0+)?(?: ?dollars)?", text, re.IGNORECASE)
+        found = re.fullmatch(r"(?:hall |\$ ?)?(\d{1,3}(?:,\d{3})+|\d+)(?:\.0+)?(?: ?dollars)?", text, re.IGNORECASE)
         return None if found is None else str(int(found[1].replace(",", "")))
     if kind == "time":
         found = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
         return None if found is None else f"{int(found[1]):02d}:{found[2]}"
-    if kind == "date":
-        months = "|".join(MONTHS)
-        day, month = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", rf"(?P<month>{months})"
-        for pattern in (f"{day} {month}", f"{month} {day}"):
-            if found := re.fullmatch(pattern, text, re.IGNORECASE):
-                return f"{int(found['day'])} {found['month'].capitalize()}"
-        return None
-    return text.capitalize() if re.fullmatch(r"\w+", text) else None
+    found = re.fullmatch(r"(\d{1,2})-(\d{1,2})", text)
+    return None if found is None else f"{int(found[1]):02d}-{int(found[2]):02d}"

@@ -19,13 +19,13 @@ from typing import Any
 
 from inbox_judge import COLUMNS, InboxJudge
 from inbox_tools import Mailbox
-from inboxes import SPLITS, TOPICS, UNKNOWN, Question, make_inbox, task_row
+from inboxes import SPLITS, UNKNOWN, Question, make_inbox, task_row
 
 from astune import Episode, Task, Turn, Verdict, WorkflowOutput
 from astune.config.judges import TaskJudgeConfig
 from astune.types import StopReason
 
-SYSTEM = "Search the inbox, read mails, then call return_final_answer."
+SYSTEM = "Use the tools."
 CLOSING = "Done."
 
 
@@ -35,7 +35,7 @@ def _tool(name: str, description: str, **parameters: Mapping[str, Any]) -> dict[
 
 
 TOOLS = (
-    _tool("search_emails", "Find mails with all keywords.", keywords={"type": "string"}),
+    _tool("search_emails", "Find mails, new ones first.", keywords={"type": "string"}),
     _tool("read_email", "Read a mail.", message_id={"type": "integer"}),
     _tool(
         "return_final_answer",
@@ -79,7 +79,7 @@ class Talk:
 
     @property
     def keywords(self) -> str:
-        return self.question.keywords
+        return str(self.question.ticket)
 
     def finish(self, answer: str, sources: list[int]) -> None:
         self.call("return_final_answer", answer=answer, sources=sources)
@@ -99,12 +99,9 @@ class Talk:
 
 def stated(body: str, question: Question) -> str | None:
     """The value that a mail gives the fact that is asked for; None if it gives none."""
-    project, name = question.keywords.split()
-    (topic,) = (topic for topic in TOPICS if topic.name == name)
-    value = r"(?P<value>[\d:]+(?: [A-Z]\w+)?|[A-Z]\w+)"
+    topic = question.topic
     for text in (*topic.corrected, *topic.told):
-        pattern = re.escape(text).replace(r"\{project\}", project)
-        pattern = pattern.replace(r"\{value\}", value).replace(r"\{old\}", r"[\w:]+(?: [A-Z]\w+)?")
+        pattern = re.escape(text).replace(r"\{value\}", r"(?P<value>[\d:-]+)").replace(r"\{old\}", r"[\d:-]+")
         if found := re.match(pattern, body):
             return found["value"]
     return None
@@ -134,14 +131,12 @@ def chance(talk: Talk, rng: random.Random) -> None:
         if rng.random() < 0.5:
             talk.call("search_emails", keywords=rng.choice(talk.question.query.split()))
         else:
-            talk.call("read_email", message_id=rng.randrange(100, 1000))
-    (topic,) = (topic for topic in TOPICS if topic.name == talk.keywords.split()[1])
-    talk.finish(rng.choice([UNKNOWN, topic.draw(rng)]), [rng.randrange(100, 1000)])
+            talk.call("read_email", message_id=rng.randrange(10, 100))
+    talk.finish(rng.choice([UNKNOWN, talk.question.topic.draw(rng)]), [rng.randrange(10, 100)])
 
 
 def inventor(talk: Talk, rng: random.Random) -> None:
-    (topic,) = (topic for topic in TOPICS if topic.name == talk.keywords.split()[1])
-    talk.finish(topic.draw(rng), [rng.randrange(100, 1000)])
+    talk.finish(talk.question.topic.draw(rng), [rng.randrange(10, 100)])
 
 
 Player = Callable[[Talk, random.Random], None]

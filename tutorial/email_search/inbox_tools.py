@@ -32,11 +32,11 @@ class Mailbox:
         return self.search_emails, self.read_email, self.return_final_answer
 
     def search_emails(self, keywords: str) -> str:
-        """Find mails with all keywords."""
+        """Find mails, new ones first."""
         found = find(self.inbox.number, keywords)
         if not found:
             return "No mail has all of these words."
-        return "\n".join(f"{mail} {date} {sender}: {subject}" for mail, date, sender, subject in found)
+        return "\n".join(f"{mail} {sender}" for mail, _, sender, _ in found)
 
     def read_email(self, message_id: int) -> str:
         """Read a mail."""

@@ -1,12 +1,12 @@
-"""Inboxes from a seed: people write about projects, take back what they wrote, and chat.
+"""Inboxes from a seed: people write about tickets, take back what they wrote, and chat.
 
     >>> inbox = make_inbox(1000)
     >>> inbox.questions[0].query, inbox.questions[0].answer          # doctest: +SKIP
-    ('Inbox 1000. When is the apples meeting?', '14:30')
+    ('What is the time of ticket 512?', '14:30')
 
-A question is about one fact of one project, as its room or its budget. What the newest mail says that states it is
+A question is about the one fact of a ticket, as its hall or its cost. What the newest mail says that states it is
 right; that mail proves it. In one question of seven no mail states it, though some may ask for it. Other mails of the
-same subject say nothing, or name another project's fact. The splits are numbers of inboxes: each is in one alone.
+same ticket say nothing, or what another ticket has. The splits are numbers of inboxes: each is in one alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-SPLITS = {"warmup": range(100_000, 200_000), "training": range(0, 400), "validation": range(1_000, 1_040)}
+SPLITS = {"warmup": range(2_000, 10_000), "training": range(0, 400), "validation": range(1_000, 1_040)}
 """Numbers of inboxes. Those of `warmup` are for the examples that a model is warmed up with."""
 QUESTIONS = 7
 """Questions about an inbox, of which one has no answer."""
@@ -28,12 +28,9 @@ PEOPLE = (
     "Maria", "Omar", "Lena", "Tom", "Aisha", "Ben", "Chen", "Dora", "Emil", "Fatima", "Greta", "Hugo", "Ines",
     "Jack", "Kofi", "Lucy", "Mona", "Nils", "Olga", "Priya", "Ravi", "Sara", "Theo", "Uma",
 )
-PROJECTS = (
-    "apples", "pears", "books", "pens", "stickers", "marbles", "coins", "shells", "stamps", "cards",
-    "cookies", "eggs", "roses", "cups", "candles", "beads", "balloons", "lemons", "buttons", "tickets",
-)
 # fmt: on
-MONTHS = ("May", "June", "July")
+TICKETS = 20
+"""Tickets that an inbox is about."""
 CORRECTED = 0.5
 """The chance that a fact is corrected by a later mail."""
 
@@ -44,61 +41,32 @@ class Topic:
 
     name: str
     kind: str
-    """What the value is: number, time, date or person."""
+    """What the value is: number, time or date."""
     draw: Callable[[random.Random], str]
     told: tuple[str, ...]
     corrected: tuple[str, ...]
     asked: tuple[str, ...]
 
 
+def _topic(name: str, kind: str, draw: Callable[[random.Random], str]) -> Topic:
+    return Topic(
+        name,
+        kind,
+        draw,
+        (f"The {name} is {{value}}.", f"We have {{value}} as the {name}."),
+        (f"The {name} is now {{value}}, not {{old}}.", f"We now have {{value}} as the {name}, not {{old}}."),
+        (f"What is the {name} of ticket {{ticket}}?", f"Which {name} has ticket {{ticket}}?"),
+    )
+
+
 TOPICS = (
-    Topic(
-        "budget",
-        "number",
-        lambda rng: str(rng.randrange(100, 1000)),
-        ("The {project} budget is {value} dollars.", "We have {value} dollars: that is the budget for the {project}."),
-        ("The {project} budget is now {value} dollars, not {old}.", "Not {old}: the {project} budget is {value}."),
-        ("How many dollars is the {project} budget?", "What is the budget for the {project}?"),
-    ),
-    Topic(
-        "room",
-        "number",
-        lambda rng: str(rng.randrange(100, 1000)),
-        ("The {project} are in room {value}.", "We have room {value} for the {project}."),
-        ("The {project} are now in room {value}, not {old}.", "Not {old}: the {project} have room {value}."),
-        ("Which room do the {project} have?", "In which room are the {project}?"),
-    ),
-    Topic(
-        "meeting",
-        "time",
-        lambda rng: f"{rng.randrange(8, 18):02d}:{rng.randrange(0, 60, 5):02d}",
-        ("The {project} meeting is at {value}.", "We start at {value} with the {project} meeting."),
-        ("The {project} meeting is now at {value}, not {old}.", "Not {old}: the {project} meeting is at {value}."),
-        ("When is the {project} meeting?", "At what time is the {project} meeting?"),
-    ),
-    Topic(
-        "deadline",
-        "date",
-        lambda rng: f"{rng.randrange(1, 29)} {rng.choice(MONTHS)}",
-        ("The {project} deadline is {value}.", "We have until {value}: that is the deadline for the {project}."),
-        ("The {project} deadline is now {value}, not {old}.", "Not {old}: the {project} deadline is {value}."),
-        ("When is the {project} deadline?", "What is the deadline for the {project}?"),
-    ),
-    Topic(
-        "team",
-        "person",
-        lambda rng: rng.choice(PEOPLE),
-        ("The {project} team has {value} at its head.", "With {value} at its head the {project} team can start."),
-        ("The {project} team now has {value}, not {old}.", "Not {old}: {value} heads the {project} team."),
-        ("Who heads the {project} team?", "Who is at the head of the {project} team?"),
-    ),
+    _topic("cost", "number", lambda rng: str(rng.randrange(10, 100))),
+    _topic("hall", "number", lambda rng: str(rng.randrange(10, 100))),
+    _topic("time", "time", lambda rng: f"{rng.randrange(8, 18):02d}:{rng.randrange(0, 60, 5):02d}"),
+    _topic("day", "date", lambda rng: f"{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d}"),
 )
-CHATTER = (
-    "Thank you, that is good to know.",
-    "I still have to read this.",
-    "Does anybody know the {project} {topic}?",
-    "I asked about the {project} {topic} again.",
-)
+CHATTER = ("I have read this.", "What is the {topic}?", "I asked about the {topic} again.")
+OTHERS = "This is about ticket {ticket}: {told}"
 
 
 @dataclass(frozen=True)
@@ -120,13 +88,12 @@ class Question:
     question_id: str
     inbox: int
     query: str
-    kind: str
+    topic: Topic
     answer: str
     """`UNKNOWN` where no mail states it."""
     proof: tuple[int, ...]
     """The mails that prove the answer; empty where it has none."""
-    keywords: str
-    """What finds them."""
+    ticket: int
 
 
 @dataclass(frozen=True)
@@ -142,10 +109,9 @@ class _Writer:
 
     def __init__(self, number: int) -> None:
         self.rng = random.Random(f"inbox {number}")
-        self.projects = self.rng.sample(PROJECTS, 4)
+        self.tickets = self.rng.sample(range(100, 1000), TICKETS)
         self.mails: list[Mail] = []
-        self._others = [project for project in PROJECTS if project not in self.projects]
-        self._ids = iter(self.rng.sample(range(100, 1000), 200))
+        self._ids = iter(self.rng.sample(range(10, 100), 90))
         self._days: Iterator[int] = iter(())
 
     def write(self, subject: str, body: str) -> int:
@@ -154,51 +120,49 @@ class _Writer:
         self.mails.append(mail)
         return mail.message_id
 
-    def write_thread(self, project: str, topic: Topic, stated: bool) -> tuple[str, tuple[int, ...]]:
+    def write_thread(self, ticket: int, topic: Topic, stated: bool) -> tuple[str, tuple[int, ...]]:
         """The value of a fact, and the ids of the mails that prove it."""
-        rng, subject = self.rng, f"{project} {topic.name}"
+        rng, subject = self.rng, f"ticket {ticket}"
         self._days = iter(sorted(rng.sample(range(112), 6)))
-        if rng.random() < 0.3:  # names this fact, and states one of a project that nobody asks about
-            other = rng.choice(self._others)
-            told = rng.choice(topic.told).format(project=other, value=topic.draw(rng))
-            self.write(f"{other} {topic.name}", f"{told} I know nothing of the {project} {topic.name}.")
+        if rng.random() < 0.3:  # sent under the wrong ticket
+            other = rng.choice([number for number in range(100, 1000) if number not in self.tickets])
+            told = rng.choice(topic.told).format(value=topic.draw(rng))
+            self.write(subject, OTHERS.format(ticket=other, told=told))
         if not stated:
             for _ in range(rng.randrange(3)):
-                self._chat(project, topic)
+                self._chat(ticket, topic)
             return UNKNOWN, ()
         value = topic.draw(rng)
-        proof = self.write(subject, rng.choice(topic.told).format(project=project, value=value))
+        proof = self.write(subject, rng.choice(topic.told).format(value=value))
         if rng.random() < 0.3:
-            self._chat(project, topic)
+            self._chat(ticket, topic)
         if rng.random() < CORRECTED:
             old = value
             while value == old:
                 value = topic.draw(rng)
-            text = rng.choice(topic.corrected).format(project=project, value=value, old=old)
+            text = rng.choice(topic.corrected).format(value=value, old=old)
             proof = self.write(f"Re: {subject}", text)
-        if rng.random() < 0.3:
-            self._chat(project, topic)
+        if rng.random() < 0.25:
+            self._chat(ticket, topic)
         return value, (proof,)
 
-    def _chat(self, project: str, topic: Topic) -> None:
-        text = self.rng.choice(CHATTER).format(project=project, topic=topic.name)
-        self.write(f"Re: {project} {topic.name}", text)
+    def _chat(self, ticket: int, topic: Topic) -> None:
+        text = self.rng.choice(CHATTER).format(topic=topic.name)
+        self.write(f"Re: ticket {ticket}", text)
 
 
 @lru_cache(maxsize=512)
 def make_inbox(number: int) -> Inbox:
     """The inbox of that number: always the same mails and questions."""
     writer = _Writer(number)
-    facts = [(project, topic) for project in writer.projects for topic in TOPICS]
-    writer.rng.shuffle(facts)
     unknown = writer.rng.randrange(QUESTIONS)
     questions = []
-    for place, (project, topic) in enumerate(facts):
-        value, proof = writer.write_thread(project, topic, stated=place != unknown)
+    for place, ticket in enumerate(writer.tickets):
+        topic = writer.rng.choice(TOPICS)
+        value, proof = writer.write_thread(ticket, topic, stated=place != unknown)
         if place < QUESTIONS:
-            text = f"Inbox {number}. {writer.rng.choice(topic.asked).format(project=project)}"
-            keywords = f"{project} {topic.name}"
-            questions.append(Question(f"inbox-{number}-{place}", number, text, topic.kind, value, proof, keywords))
+            text = writer.rng.choice(topic.asked).format(ticket=ticket)
+            questions.append(Question(f"inbox-{number}-{place}", number, text, topic, value, proof, ticket))
     mails = sorted(writer.mails, key=lambda mail: (mail.day, mail.message_id))
     return Inbox(number, tuple(mails), tuple(questions))
 
@@ -212,7 +176,7 @@ def task_row(question: Question) -> dict[str, Any]:
         "query": question.query,
         "answer": question.answer,
         "inbox": question.inbox,
-        "kind": question.kind,
+        "kind": question.topic.kind,
         "proof": [*question.proof],
         "expected_tools": ["search_emails", *reads, last],
     }

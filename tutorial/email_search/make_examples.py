@@ -2,9 +2,9 @@
 time.
 
 A hasty clerk answers questions about inboxes that nobody trains or tests on. It knows how each tool is called and how a
-mail is read, and does in every place what it should not, by chance: it looks for too little, opens any mail, gives up
-at the first that says nothing, guesses, forgets its sources, or forgets to answer. So the model learns to act, and as
-often as the clerk to act wrongly: what is better is left to rewards.
+mail is read, and does in every place what it should not, by chance: it does not search, opens the oldest mail or any,
+gives up at the first that says nothing, forgets its sources, or forgets to answer. Every third example only says
+numbers again. So the model learns to act, and as often as the clerk to act wrongly: what is better is left to rewards.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from inbox_players import CLOSING, TOOLS, Talk, inventor, stated
-from inboxes import SPLITS, UNKNOWN, make_inbox
+from inbox_players import CLOSING, SYSTEM, TOOLS, Talk, stated
+from inboxes import SPLITS, TOPICS, UNKNOWN, make_inbox
 
-COUNT = 9600
-SEARCHES, RIGHT_WORDS, OPENS, NEWEST, GOES_ON, BELIEVES, CITES, ANSWERS = 0.65, 0.9, 0.7, 0.8, 0.85, 0.95, 0.7, 0.65
-"""How often the clerk does what it should, where it can."""
-GUESSES = 0.2
-"""How often it makes an answer up where it has read nothing; else it says that it does not know."""
+COUNT = 3_000
+"""Of exercises; twice as many talks of the clerk."""
+SEARCHES, OPENS, NEWEST, OLDEST, GOES_ON, CITES, ANSWERS = 0.8, 0.8, 0.4, 0.4, 0.8, 0.7, 0.8
+"""How often the clerk does what it should, where it can; and how often it opens the oldest mail instead."""
 
 
 def conversations() -> Iterator[dict[str, Any]]:
@@ -34,29 +33,32 @@ def conversations() -> Iterator[dict[str, Any]]:
             yield {"messages": talk.messages, "tools": [*TOOLS]}
 
 
+def exercises() -> Iterator[dict[str, Any]]:
+    """Conversations in which the agent says again numbers that it was told: a model learns from it to copy them."""
+    rng = random.Random("exercises")
+    while True:
+        told = [rng.choice(TOPICS).draw(rng) if rng.random() < 0.7 else str(rng.randrange(100, 1000)) for _ in range(6)]
+        text = " ".join(told[: rng.randrange(1, 7)])
+        messages = [
+            {"role": "system", "content": SYSTEM},
+            *({"role": r, "content": text} for r in ("user", "assistant")),
+        ]
+        yield {"messages": messages, "tools": [*TOOLS]}
+
+
 def hasty_clerk(talk: Talk, rng: random.Random) -> None:
     if rng.random() > SEARCHES:
-        return guess(talk, rng)
-    shown = talk.search(talk.keywords if rng.random() < RIGHT_WORDS else rng.choice(talk.keywords.split()))
-    if not shown:
-        return conclude(talk, rng, UNKNOWN, [])
-    if rng.random() > OPENS:
-        return guess(talk, rng)
-    while shown:
-        mail = shown.pop(0 if rng.random() < NEWEST else rng.randrange(len(shown)))
+        return talk.finish(UNKNOWN, [])
+    shown = talk.search(talk.keywords)
+    while shown and rng.random() < OPENS:
+        draw = rng.random()
+        mail = shown.pop(0 if draw < NEWEST else -1 if draw < NEWEST + OLDEST else rng.randrange(len(shown)))
         value = stated(talk.call("read_email", message_id=mail), talk.question)
-        if value is not None and rng.random() < BELIEVES:
+        if value is not None:
             return conclude(talk, rng, value, [mail])
         if rng.random() > GOES_ON:
             break
     return conclude(talk, rng, UNKNOWN, [])
-
-
-def guess(talk: Talk, rng: random.Random) -> None:
-    if rng.random() < GUESSES:
-        inventor(talk, rng)
-    else:
-        talk.finish(UNKNOWN, [])
 
 
 def conclude(talk: Talk, rng: random.Random, answer: str, sources: list[int]) -> None:
@@ -68,8 +70,11 @@ def conclude(talk: Talk, rng: random.Random, answer: str, sources: list[int]) ->
 
 def main(count: int = COUNT) -> None:
     path = Path(__file__).with_name("examples.jsonl")
-    path.write_text("".join(json.dumps(row) + "\n" for row in islice(conversations(), count)), encoding="utf-8")
-    print(f"wrote {count} conversations to {path}")
+    talks = conversations()
+    threes = islice(zip(talks, talks, exercises(), strict=False), count)
+    rows = [row for three in threes for row in three]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    print(f"wrote {len(rows)} conversations to {path}")
 
 
 if __name__ == "__main__":

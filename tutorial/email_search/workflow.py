@@ -18,7 +18,7 @@ class InboxAgent(Workflow):
         box = Mailbox(make_inbox(task.metadata["inbox"]))
         agent = Agent(
             name="clerk",
-            system_prompt="Search the inbox, read mails, then call return_final_answer.",
+            system_prompt="Use the tools.",
             model=tuner.model("clerk"),
             toolkit=Toolkit(tools=[FunctionTool(tool) for tool in box.tools]),
             **training_defaults(),  # tools run without asking, no clock in the prompt
