@@ -39,7 +39,7 @@ from inboxes import QUESTIONS, SPLITS, UNKNOWN, make_inbox, task_row
 FOLDER = tutorial_dir() / "email_search"
 AGENTSCOPE_2 = pytest.mark.skipif(metadata.version("agentscope")[0] != "2", reason="the agent is for AgentScope 2.x")
 QUESTION = make_inbox(0).questions[2]
-"""41 asks again, 62 corrects 68."""
+"""21 asks again, 41 corrects 80."""
 
 
 def judged(talk: Talk):
@@ -77,20 +77,20 @@ def test_players_come_out_in_the_right_order() -> None:
 @each_row(
     ("calls", "outcome", "bad"),
     [
-        ([["search"], ["read", 62], ["finish", "29", [62]]], "proved", 0),
-        ([["search"], ["read", 62], ["finish", "$29", [62, 62]]], "right", 0),
-        ([["search"], ["read", 62], ["finish", "29 dollars.", [62, 68]]], "right", 0),
-        ([["search"], ["finish", "29", [62]]], "right", 0),
-        ([["finish", "29", [62]]], "right", 1),
-        ([["read", 62], ["finish", "29", [62]]], "right", 2),
-        ([["search"], ["read", 62], ["finish", "17", [62]]], "wrong", 0),
-        ([["search"], ["read", 62], ["finish", "29 or 17", [62]]], "wrong", 0),
-        ([["search"], ["read", 62], ["finish", "", [62]]], "wrong", 0),
-        ([["search"], ["read", 62], ["finish", UNKNOWN, []]], "unknown", 0),
-        ([["search"], ["read", 62]], "nothing", 0),
+        ([["search"], ["read", 41], ["finish", "29", [41]]], "proved", 0),
+        ([["search"], ["read", 41], ["finish", "$29", [41, 41]]], "right", 0),
+        ([["search"], ["read", 41], ["finish", "29 dollars.", [41, 80]]], "right", 0),
+        ([["search"], ["finish", "29", [41]]], "right", 0),
+        ([["finish", "29", [41]]], "right", 1),
+        ([["read", 41], ["finish", "29", [41]]], "right", 2),
+        ([["search"], ["read", 41], ["finish", "17", [41]]], "wrong", 0),
+        ([["search"], ["read", 41], ["finish", "29 or 17", [41]]], "wrong", 0),
+        ([["search"], ["read", 41], ["finish", "", [41]]], "wrong", 0),
+        ([["search"], ["read", 41], ["finish", UNKNOWN, []]], "unknown", 0),
+        ([["search"], ["read", 41]], "nothing", 0),
         ([["search"], ["search"], ["read", 1]], "nothing", 2),
-        ([["search"], ["read", 62], ["finish", "29", [62]], ["finish", "17", [62]]], "proved", 1),
-        ([["search"], ["raw", "read_email", {"message_id": "62"}], ["finish", "29", [62]]], "right", 1),
+        ([["search"], ["read", 41], ["finish", "29", [41]], ["finish", "17", [41]]], "proved", 1),
+        ([["search"], ["raw", "read_email", {"message_id": "41"}], ["finish", "29", [41]]], "right", 1),
         ([["raw", "fly", {}], ["raw", "read_email", {}], ["raw", "search_emails", {"keyword": "a"}]], "nothing", 3),
     ],
 )
@@ -126,7 +126,7 @@ def test_saying_that_there_is_no_answer_is_right_where_there_is_none_and_somebod
     assert [verdict.passed for verdict in worth] == [True, False]
 
 
-MAILS = st.sampled_from([68, 41, 62, 1])
+MAILS = st.sampled_from([80, 21, 41, 1])
 CALLS = st.lists(
     st.one_of(
         st.just(["search"]),
@@ -188,10 +188,10 @@ async def test_an_mcp_client_gets_the_same_from_the_server() -> None:
                 (tool["function"]["name"], tool["function"]["description"]) for tool in TOOLS
             ]
             for name, arguments in (
-                ("search_emails", {"keywords": "644"}),
-                ("read_email", {"message_id": 62}),
+                ("search_emails", {"keywords": "663"}),
+                ("read_email", {"message_id": 41}),
                 ("read_email", {"message_id": 1}),
-                ("return_final_answer", {"answer": "29", "sources": [62]}),
+                ("return_final_answer", {"answer": "29", "sources": [41]}),
             ):
                 result = await client.call_tool(name, arguments)
                 assert result.content[0].text == getattr(box, name)(**arguments)

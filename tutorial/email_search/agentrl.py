@@ -1,6 +1,6 @@
 """An agent for rows as AgentRL has them, its browse tool, and a scorer.
 
-{"id": "1", "query": "Inbox 0. Which cost has ticket 644?", "answer": "29", "scorer": "same", "answer_schema": "answer"}
+{"id": "1", "query": "Inbox 0. Which cost has ticket 663?", "answer": "29", "scorer": "same", "answer_schema": "answer"}
 
 It searches the inbox that the question names, and has mails browsed: a second model reads a long mail for a purpose and
 reports. `browse.yaml`, or the file that the environment variable BROWSE names, says which models do; where the first

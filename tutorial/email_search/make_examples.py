@@ -19,7 +19,7 @@ from typing import Any
 from inbox_players import CLOSING, SYSTEM, TOOLS, Talk, stated
 from inboxes import SPLITS, TOPICS, UNKNOWN, make_inbox
 
-COUNT = 3_000
+COUNT = 8_000
 """Of exercises; twice as many talks of the clerk."""
 SEARCHES, OPENS, NEWEST, OLDEST, GOES_ON, CITES, ANSWERS = 0.8, 0.8, 0.4, 0.4, 0.8, 0.7, 0.8
 """How often the clerk does what it should, where it can; and how often it opens the oldest mail instead."""
