@@ -363,6 +363,8 @@ def values(key: str) -> st.SearchStrategy[Any]:
         return st.sampled_from([None, "a", "b"])
     if key == "astune.rollout.workspace.type":
         return st.just("AstuneSandbox")
+    if key == "astune.rollout.workspace.hosts":
+        return st.lists(st.sampled_from(["a.org", "b:8443"]), min_size=1, max_size=2)
     if key == "astune.monitor.trackio.server_url":
         return st.just("http://h")
     if key == "astune.algorithm.method":
