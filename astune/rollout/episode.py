@@ -40,7 +40,7 @@ from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.setup import Attempt, RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
-from astune.rollout.workspace import failures_of, figures_of, lend_workspace, with_artifacts
+from astune.rollout.workspace import figures_of, lend_workspace, with_artifacts
 from astune.support.current_episode import CurrentEpisode, in_episode
 from astune.support.user_values import contain, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, ToolCause, Turn, WorkflowOutput
@@ -201,7 +201,8 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             output = check_output(value, workflow)
     except Exception as error:
         raised = error
-    of_sandbox = failures_of(tuner.lease) if "sandbox" in setup.tools.config.on_failure.causes("end") else []
+    ends = "sandbox" in setup.tools.config.on_failure.causes("end")
+    of_sandbox = tuner.tool_log.sandbox_failures if ends else ()  # they say nothing of the policy
     return _classify(output, raised, [*of_sandbox, *tuner.failures])
 
 

@@ -42,11 +42,6 @@ async def with_artifacts(episode: Episode, tuner: Tuner, setup: RolloutSetup) ->
         return episode
 
 
-def failures_of(lease: Lease | None) -> list[Exception]:
-    """Errors of the sandbox itself: an episode whose sandbox broke says nothing of the policy."""
-    return [] if lease is None or lease.sandbox is None else lease.sandbox.failures
-
-
 def figures_of(lease: Lease | None) -> dict[str, float]:
     """The figures of the workspace: how many commands met which limit, and whether nothing isolated them."""
     if lease is None:

@@ -35,6 +35,11 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
+def has_result(task: asyncio.Task[Any]) -> bool:
+    """True if the task has ended, and neither raised nor was cancelled."""
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 async def all_or_none(work: Sequence[Awaitable[T]]) -> list[T]:
     """All results in order. If one raises, or the caller is cancelled, the rest are cancelled and waited for: once, as
     what is cancelled again while it ends does not end as it should."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from astune.config.tools import SHARED, ToolServerConfig
 from astune.errors import ToolServerError
+from astune.support.concurrency import has_result
 from astune.tools.connection import CallRefused, Connection
 from astune.types import Task
 
@@ -53,7 +54,7 @@ class ServerPool:
         lease = self._leases.get(key)
         if lease is None:
             lease = self._leases[key] = _Lease(self._begin(self._get(task)))
-        elif lease.making.done() and not _is_made(lease.making):
+        elif lease.making.done() and not has_result(lease.making):
             lease.making = self._begin(self._start() if self.config.isolation == SHARED else self._get(task))
         lease.users += 1
         try:
@@ -66,7 +67,7 @@ class ServerPool:
         """The server that all share in place of one that broke; whoever asks first starts it. Raises
         ToolServerError."""
         lease = self._leases[key]
-        if lease.making.done() and not (_is_made(lease.making) and lease.making.result().works):
+        if lease.making.done() and not (has_result(lease.making) and lease.making.result().works):
             self._close(broken)
             lease.making = self._begin(self._start())
         return await asyncio.shield(lease.making)
@@ -77,7 +78,7 @@ class ServerPool:
         if lease is None:  # the pool was closed before
             return
         lease.users -= 1
-        made = _is_made(lease.making)
+        made = has_result(lease.making)
         if lease.users or (made and self.config.isolation == SHARED):
             return
         del self._leases[key]
@@ -98,7 +99,7 @@ class ServerPool:
         makings = [*self._idle, *(lease.making for lease in self._leases.values())]
         self._idle, self._leases = [], {}
         for making in makings:
-            if _is_made(making):
+            if has_result(making):
                 self._close(making.result())
             else:
                 making.cancel()
@@ -177,10 +178,6 @@ class ServerPool:
         closing = asyncio.ensure_future(connection.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-
-
-def _is_made(making: asyncio.Task[Connection]) -> bool:
-    return making.done() and not making.cancelled() and making.exception() is None
 
 
 def start_limit() -> asyncio.Semaphore:

@@ -18,6 +18,7 @@ from typing import Any
 
 from astune.config.rollout import NO_ISOLATION, OURS, WorkspaceConfig
 from astune.errors import EnvServiceError, MissingDependency, SetupError, name_error
+from astune.support.concurrency import has_result
 from astune.workspaces.proof import prove_isolation
 from astune.workspaces.sandbox import Sandbox
 
@@ -78,7 +79,7 @@ class WorkspacePool:
         for making in self._making:
             making.cancel()
         await asyncio.gather(*self._making, return_exceptions=True)
-        leases = [*self._ready, *(each.result() for each in self._shared.values() if _is_made(each))]
+        leases = [*self._ready, *(each.result() for each in self._shared.values() if has_result(each))]
         self._ready.clear()
         self._shared.clear()
         await asyncio.gather(*(_end(each) for each in leases))
@@ -201,10 +202,6 @@ async def _remove(workspace: Any, folder: str) -> None:
         await workspace.close()
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-
-def _is_made(making: asyncio.Task[Lease]) -> bool:
-    return making.done() and not making.cancelled() and making.exception() is None
 
 
 def _agentscope() -> ModuleType:

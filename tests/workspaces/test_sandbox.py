@@ -85,8 +85,10 @@ async def test_a_cancelled_command_is_ended() -> None:
         while not (pid := (await sandbox.run(["cat", "pid"])).stdout):
             pass
         running.cancel()
-        while (await sandbox.run(["kill", "-0", pid.decode().strip()])).exit_code == 0:
+        look = ["kill", "-0", pid.decode().strip()]
+        while (await sandbox.run(look)).exit_code == 0:
             pass
+        assert b"No such process" in (await sandbox.run(look)).stderr
 
 
 async def test_files_go_in_and_out_as_they_are() -> None:

@@ -6,7 +6,8 @@
 
 A question is about the one fact of a ticket, as its hall or its cost. What the newest mail says that states it is
 right; that mail proves it. In one question of seven no mail states it, though some may ask for it. Other mails of the
-same ticket say nothing, or what another ticket has. The splits are numbers of inboxes: each is in one alone.
+same ticket say nothing, or what another ticket has. The splits are numbers of inboxes: each is in one alone. Tickets of
+held-out inboxes have numbers that no other inbox has, so that no question is asked in training as it is held out.
 """
 
 from __future__ import annotations
