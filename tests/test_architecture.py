@@ -33,7 +33,7 @@ RINGS = {
     ),
     "tools": (
         {"environment", "judging", "check_tasks", "selection"},
-        {"rubrics", "prompts"},
+        {"rubrics", "prompts", "data"},
         {"viewer"},
         {"online"},
         {"doctor"},
@@ -47,11 +47,14 @@ LAYERS = tuple(layer for ring in RINGS.values() for layer in ring)
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HEAVY = {"torch", "transformers", "vllm", "ray", "trinity", "verl", "agentscope", "datasets", "peft", "trl"}
 HEAVY |= {"gymnasium", "reasoning_gym", "appworld", "loguru", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"}
-HEAVY |= {"opentelemetry"}
+HEAVY |= {"opentelemetry", "datasketch", "markitdown", "pypdf"}
 PLACES = {
     "loguru": {"support/run_log.py"},
     "opentelemetry": {"online/telemetry.py"},
     "datasets": {"task_reader/huggingface.py"},
+    "datasketch": {"data/near.py"},
+    "markitdown": {"data/documents.py"},
+    "pypdf": {"data/documents.py"},
     "gymnasium": {"worlds/gymnasium_env.py"},
     "reasoning_gym": {"workers/reasoning_gym_worker.py"},
     "appworld": {"worlds/appworld_worker.py"},

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, tools, view
+from astune.cli.data import command as data
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
 from astune.cli.eval import cells
@@ -32,6 +33,7 @@ EXAMPLES = """\
   {program} view runs/my_project/my_agent             look at the episodes of a run in the browser
   {program} prompt --conf my_agent.yaml               search for better prompts
   {program} rubrics --conf rubrics.yaml               learn from a few examples what to judge answers by
+  {program} data expand --conf my_agent.yaml --target 200   more tasks like yours, each with a checked answer
   {program} config show --conf my_agent.yaml          every value and where it comes from
   {program} config convert --conf my_agent.yaml --backbone=trinity         the same for Trinity's own configuration
 """
@@ -39,7 +41,7 @@ EXAMPLES = """\
 COMMANDS = (
     *(run.add_run, run.add_demo, init.add_init, config.add_config, run.add_report, export.add_export, view.add_view),
     *(prompt.add_prompt, evaluation.add_eval, cells.add_compare, doctor.add_doctor),
-    *(tasks.add_tasks, tasks.add_check_tasks),
+    *(tasks.add_tasks, tasks.add_check_tasks, data.add_data),
     *(episodes.add_replay, episodes.add_rescore, episodes.add_diff, judges.add_judge_report, judges.add_rubrics),
     *(tinker_server.add_tinker_server, env.add_env, tools.add_tools, online.add_online),
 )

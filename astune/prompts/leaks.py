@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from astune.support.words import Words, words_of
 from astune.task_judge.llm.shown_attempt import show_task
 from astune.types import Task
 
@@ -21,26 +22,23 @@ LONG_ANSWER = 12
 """Signs of an answer that is a quotation by itself, if it has three words or five digits in a row."""
 MOST_TASKS = 2
 """Tasks that may share what is a quotation."""
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
-
-Words = tuple[str, ...]
 
 
 class LeakCheck:
     """Finds quotations of `tasks` that are not in the first texts."""
 
     def __init__(self, tasks: Sequence[Task], first: Mapping[str, str]) -> None:
-        self._first = [_words(text) for text in first.values()]
+        self._first = [words_of(text) for text in first.values()]
         self._runs = {size: _owners(tasks, size) for size in (RUN, RUN_BESIDE_ANSWER)}
         self._answers: dict[Words, list[str]] = defaultdict(list)
         for task in tasks:
-            if words := _words(task.answer or ""):
+            if words := words_of(task.answer or ""):
                 self._answers[words].append(task.task_id)
         self._long = {words for words in self._answers if _is_long(words)}
 
     def find(self, text: str) -> str | None:
         """Say what `text` quotes; None if nothing."""
-        words = _words(text)
+        words = words_of(text)
         for run, task in self._find_quoted(words, RUN):
             return f"it quotes task {task!r}: {' '.join(run)!r}"
         told = {task: run for run, task in self._find_quoted(words, RUN_BESIDE_ANSWER)}
@@ -70,7 +68,7 @@ def _owners(tasks: Sequence[Task], size: int) -> Mapping[Words, set[str]]:
     owners: dict[Words, set[str]] = defaultdict(set)
     for task in tasks:
         for text in [show_task(task)] if size == RUN_BESIDE_ANSWER else [show_task(task), *_texts(task.metadata)]:
-            for run in _runs_of(_words(text), size):
+            for run in _runs_of(words_of(text), size):
                 owners[run].add(task.task_id)
     return owners
 
@@ -85,15 +83,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for entry in value:
             yield from _texts(entry)
-
-
-def _words(text: str) -> Words:
-    """Words in small letters; of scripts without spaces each sign.
-
-    >>> _words("Order 66-B, 東京")
-    ('order', '66', 'b', '東', '京')
-    """
-    return tuple(_WORD.findall(text.lower()))
 
 
 def _runs_of(words: Words, size: int) -> Iterator[Words]:

@@ -6,13 +6,14 @@ import asyncio
 from datetime import date
 from pathlib import Path
 
+from astune.clients.asking import Watch
 from astune.clients.chat_models import Budget, BudgetSpent, ChatModels
 from astune.config.judges import LlmJudgeConfig
 from astune.config.load import LoadedConfig
 from astune.errors import AstuneError, ConfigError, PolicyError
 from astune.rubrics.edits import Edits, edits_of
 from astune.rubrics.examples import Examples, read_examples
-from astune.rubrics.judge_examples import Asking, Watch, judge_by_rubric, rewards_of
+from astune.rubrics.judge_examples import Asking, judge_by_rubric, rewards_of
 from astune.rubrics.learn import RubricLearner
 from astune.rubrics.measure import Accuracy, measure
 from astune.rubrics.report import set_date, with_report

@@ -1,0 +1,1 @@
+"""`astune data`: tasks made from a few, or from documents."""

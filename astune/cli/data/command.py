@@ -1,0 +1,59 @@
+"""The options of `astune data`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from astune.cli.suggesting_parser import add_overrides
+
+if TYPE_CHECKING:
+    from astune.cli.suggesting_parser import Commands
+
+MODELS = """
+The models that write and check stand in the configuration; the next is asked where one fails:
+  astune:
+    task_reader:
+      augment:
+        models: [{{base_url: https://api.openai.com/v1, model: gpt-4.1-mini, api_key_env: OPENAI_API_KEY,
+                  prompt_price: 0.4, completion_price: 1.6}}]
+        max_cost: 2.0"""
+EXPAND_EXAMPLES = f"""\
+  {{program}} data expand --conf my_agent.yaml --target 200 --dry-run      how many calls, and what they cost
+  {{program}} data expand --conf my_agent.yaml --target 200 --out more.jsonl
+  {{program}} data expand --conf models.yaml --seeds ten.jsonl --held-out test.jsonl --target 200
+  {{program}} --conf my_agent.yaml astune.task_reader.augment.file=more.jsonl     train on both
+{MODELS}"""
+
+
+def add_data(commands: Commands) -> None:
+    command = commands.add_parser("data", help="make tasks from a few, or from documents; every answer is checked")
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    expand = actions.add_parser(
+        "expand",
+        help="more tasks like the training tasks",
+        description="Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent "
+        "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and "
+        "listed beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came.",
+        examples=EXPAND_EXAMPLES,
+    )
+    expand.set_defaults(execute=_execute_expand)
+    expand.add_argument("--seeds", type=Path, metavar="FILE", help="the tasks to vary, in the place of the configured")
+    _add_common(expand, "more_tasks.jsonl")
+
+
+def _add_common(command: argparse.ArgumentParser, out: str) -> None:
+    command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration")
+    command.add_argument("--target", type=int, metavar="N", help="tasks to make")
+    command.add_argument("--held-out", type=Path, metavar="FILE", help="tasks that none may be close to")
+    command.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"to write; default: {out}")
+    command.add_argument("--dry-run", action="store_true", help="say how many calls it takes and what they cost")
+    add_overrides(command)
+
+
+def _execute_expand(known: argparse.Namespace) -> int:
+    from astune.cli.data.make import make
+
+    given = {"astune.task_reader.jsonl.training.file_path": known.seeds}
+    return make(known, given)

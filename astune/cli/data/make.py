@@ -1,0 +1,53 @@
+"""Make tasks as the options of `astune data` say, and show what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from astune.api.rubric import show_stages
+from astune.cli.endings import DONE, FAILED, INTERRUPTED
+from astune.config.load import load_config
+from astune.data.made import REASONS, Harvest
+from astune.data.run import prepare_job
+from astune.support.terminal import Console, Text, make_table
+from astune.support.visible import tell
+
+
+def make(known: argparse.Namespace, given: Mapping[str, Path | None]) -> int:
+    """1 if fewer tasks came than wanted."""
+    given = {**given, "astune.task_reader.jsonl.validation.file_path": known.held_out}
+    options = {key: str(value) for key, value in given.items() if value is not None}
+    if known.target is not None:
+        options["astune.task_reader.augment.target"] = known.target
+    loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
+    with show_stages() as stages:
+        job = prepare_job(loaded, known.out, stages)
+        if known.dry_run:
+            tell(job.plan().say())
+            return DONE
+        try:
+            harvests = job.run()
+        except KeyboardInterrupt:
+            tell(f"interrupted; {known.out} has what was made so far, and the same command goes on", file=sys.stderr)
+            return INTERRUPTED
+    show_harvests(harvests, Console())
+    return DONE if all(harvest.complete for harvest in harvests) else FAILED
+
+
+def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
+    """What was kept and dropped, why, and at what cost."""
+    for harvest in harvests:
+        table = make_table("tasks", "", left=("",), title=str(harvest.out))
+        table.add_row(str(len(harvest.kept)), "kept")
+        for reason, count in harvest.reasons.items():
+            table.add_row(str(count), Text(f"{reason}: {REASONS[reason]}"))
+        console.print(table)
+        if not harvest.complete:
+            console.print(Text(f"{len(harvest.kept)} of {harvest.target}: {harvest.ended}"), style="yellow")
+    paid = harvests[-1].paid
+    cost = "cost unknown" if paid.cost is None else f"cost {paid.cost:.4g}"
+    console.print(f"{paid.calls:,} calls, {paid.prompt_tokens:,} + {paid.completion_tokens:,} tokens, {cost}")
+    console.print(f"what was dropped: {', '.join(str(one.out.with_suffix('.dropped.jsonl')) for one in harvests)}")

@@ -1,0 +1,122 @@
+"""Tasks that were made, those that were dropped, and the files that hold both.
+
+out.jsonl               a task a line, with its lineage: what it came from, and what proved its answer
+out.dropped.jsonl       what was proposed and not kept, and why
+out.report.json         counts, the cost, and whether it is complete
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from astune.clients.usage import Usage
+from astune.monitor.disk import write_whole
+from astune.types import Task
+
+REASONS = {
+    "empty": "no question, no answer, or a blank that was not filled in",
+    "length": "far shorter or longer than what it was made from",
+    "language": "in another language than what it was made from",
+    "copy": "word for word one that is there",
+    "near copy": "one that is there, with a few words changed",
+    "leak": "close to a held-out or evaluation task",
+    "evidence": "the evidence is not in the document, or does not hold the answer",
+    "wrong answer": "the check came to another answer",
+    "no agreement": "independent solutions differ",
+    "unchecked": "nothing could check the answer",
+    "known": "answered rightly without the document",
+    "found": "the documents answer it, though it was to be one that they do not",
+    "too hard": "the policy never solved it",
+    "too easy": "the policy solved it each time",
+}
+"""Why a proposed task is dropped."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A task that a model proposed. `lineage` says what it came from; the checks that it passes are added."""
+
+    query: str
+    answer: str
+    lineage: Mapping[str, Any]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of its row."""
+
+    @property
+    def task(self) -> Task:
+        """An id that depends on question and answer alone, so that equal sets have equal ids."""
+        digest = hashlib.sha256(json.dumps([self.query, self.answer]).encode()).hexdigest()
+        return Task(f"made-{digest[:16]}", self.query, answer=self.answer, metadata=self.columns)
+
+    def row(self) -> dict[str, Any]:
+        name = self.task.task_id
+        return {"task_id": name, "query": self.query, "answer": self.answer, **self.columns, "lineage": self.lineage}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A task that was proposed and is not kept. `reason` is one of `REASONS`."""
+
+    made: Made
+    reason: str
+    detail: str
+
+    def row(self) -> dict[str, Any]:
+        return {"reason": self.reason, "detail": self.detail, **self.made.row()}
+
+
+@dataclass
+class Harvest:
+    """All that came of a run, in an order that does not depend on which reply came first."""
+
+    out: Path
+    target: int
+    kept: list[Made] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    proposed: int = 0
+    ended: str = ""
+    """Why it ended before the target; empty if it did not, or was cut off."""
+    paid: Usage = field(default_factory=Usage)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.kept) >= self.target
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many were dropped for each reason, in the order of `REASONS`."""
+        counts = Counter(one.reason for one in self.dropped)
+        return {reason: counts[reason] for reason in REASONS if counts[reason]}
+
+    def report(self) -> dict[str, Any]:
+        paid = self.paid
+        return {
+            "complete": self.complete,
+            "ended": self.ended or ("" if self.complete else "cut off"),
+            "target": self.target,
+            "kept": len(self.kept),
+            "dropped": self.reasons,
+            "unfinished": self.proposed - len(self.kept) - len(self.dropped),
+            "calls": paid.calls,
+            "prompt_tokens": paid.prompt_tokens,
+            "completion_tokens": paid.completion_tokens,
+            "cost": paid.cost,
+        }
+
+    def save(self) -> None:
+        """Write the three files, each as a whole."""
+        out = self.out
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(out.with_suffix(".dropped.jsonl"), _lines([one.row() for one in self.dropped]))
+        write_whole(out.with_suffix(".report.json"), json.dumps(self.report(), indent=2) + "\n")
+        write_whole(out, _lines([one.row() for one in self.kept]))
+
+
+def _lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

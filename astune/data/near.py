@@ -1,0 +1,107 @@
+"""Find texts that say nearly the same: copies among many by MinHash, and leaks of held-out tasks by counting."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from astune.errors import MissingDependency
+from astune.support.words import Words, features, words_of
+from astune.task_judge.llm.shown_attempt import show_task
+from astune.types import Task
+
+NEAR_COPY = 0.6
+"""Share of words and pairs that two questions have in common (Jaccard) from which one is a copy of the other."""
+CANDIDATE = 0.4
+"""The same, as MinHash estimates it, from which two are compared word by word."""
+LEAK = 0.6
+"""Share of a held-out question, words and pairs weighted by how rare they are, from which what holds it is a leak."""
+HASHES = 128
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+class Copies:
+    """The questions that are there already. Questions with other numbers, or other answers, are others: variants of a
+    seed are alike in all else."""
+
+    def __init__(self) -> None:
+        try:
+            from datasketch import MinHashLSH
+        except ImportError as error:
+            raise MissingDependency(f"copies are found by datasketch: pip install 'astune[data]' ({error})") from error
+        self._index = MinHashLSH(threshold=CANDIDATE, num_perm=HASHES)
+        self._there: list[Task] = []
+        self._exact: dict[Words, Task] = {}
+
+    def add(self, task: Task) -> None:
+        self._exact.setdefault(words_of(show_task(task)), task)
+        if found := features(show_task(task)):
+            self._index.insert(len(self._there), _signature(found))
+        self._there.append(task)
+
+    def find_same(self, question: str) -> Task | None:
+        """A task that asks this word for word; case, spaces and punctuation aside."""
+        return self._exact.get(words_of(question))
+
+    def find_near(self, question: str, answer: str) -> tuple[Task, float] | None:
+        """The task that asks nearly this and has the same answer, and how much they share."""
+        own = features(question)
+        if not own:
+            return None
+        best: tuple[Task, float] | None = None
+        for place in sorted(self._index.query(_signature(own))):
+            task = self._there[place]
+            other = features(show_task(task))
+            share = len(own & other) / len(own | other)
+            same = _NUMBER.findall(question) == _NUMBER.findall(task.query) and _agree(answer, task.answer)
+            if share >= NEAR_COPY and same and (best is None or share > best[1]):
+                best = task, share
+        return best
+
+
+def _signature(found: frozenset[Words]) -> Any:
+    from datasketch import MinHash
+
+    signature = MinHash(num_perm=HASHES, seed=1)
+    signature.update_batch([" ".join(one).encode() for one in sorted(found)])
+    return signature
+
+
+def _agree(one: str, other: str | None) -> bool:
+    """True if one answer has all words of the other, or nobody knows."""
+    mine, theirs = set(words_of(one)), set(words_of(other or ""))
+    return mine <= theirs or theirs <= mine
+
+
+class Leaks:
+    """Finds held-out questions in others: whole, changed in some words, in another order, or within a longer text.
+
+    Counted exactly, as MinHash would let some pass. What many tasks share, as the words of a template, says little: a
+    word or pair that `df` of `n` tasks have, held out or not, weighs log((1 + n) / df). A question that was put in
+    wholly other words is not found.
+    """
+
+    def __init__(self, held_out: Sequence[Task], others: Sequence[Task]) -> None:
+        self._held_out = [*held_out]
+        texts = [features(show_task(task)) for task in self._held_out]
+        seen = [*texts, *(features(show_task(task)) for task in others)]
+        shared = Counter(feature for text in seen for feature in text)
+        n = len(seen)
+        self._weights = {feature: math.log((1 + n) / df) for feature, df in shared.items()}
+        self._whole = [sum(self._weights[feature] for feature in text) for text in texts]
+        self._owners: dict[Words, list[int]] = defaultdict(list)
+        for place, text in enumerate(texts):
+            for feature in text:
+                self._owners[feature].append(place)
+
+    def find(self, question: str) -> tuple[Task, float] | None:
+        """The held-out task that `question` holds most of, and how much of it, if that is too much."""
+        shares: dict[int, float] = defaultdict(float)
+        for feature in features(question):
+            for place in self._owners.get(feature, ()):
+                shares[place] += self._weights[feature] / self._whole[place]
+        best = max(shares, key=lambda place: shares[place], default=None)
+        return None if best is None or shares[best] < LEAK else (self._held_out[best], shares[best])

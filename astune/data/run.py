@@ -1,0 +1,103 @@
+"""Make tasks as a configuration says, and write them: what `astune data` and `astune.task_reader.augment` do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from astune.clients.asking import Inquiry, Watch
+from astune.clients.chat_models import Budget, ChatModels
+from astune.config.load import LoadedConfig
+from astune.config.tasks import AugmentConfig, sources_of
+from astune.data.checks import Checks, judge_same
+from astune.data.expand import seeds_of
+from astune.data.grow import Source, grow
+from astune.data.made import Harvest
+from astune.data.plan import Plan, plan_calls
+from astune.data.screen import Lengths, Screen
+from astune.errors import ConfigError
+from astune.task_reader.task_sets import read_task_sets
+from astune.types import Task
+
+KEY = "astune.task_reader.augment"
+OF_DOCUMENTS = Lengths(3, 80)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tasks to make from some sources, for one file."""
+
+    sources: Sequence[Source]
+    target: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """Tasks to make, with all that is read and checked before the first call. To `held_out`, and to what an earlier
+    part made, nothing may be close."""
+
+    config: AugmentConfig
+    checks: Checks
+    parts: Sequence[Part]
+    originals: Sequence[Task]
+    held_out: Sequence[Task]
+    lengths: Lengths
+
+    def plan(self) -> Plan:
+        """The calls and the cost."""
+        sources = [source for part in self.parts for source in part.sources]
+        target = sum(part.target for part in self.parts)
+        return plan_calls(self.config, target, sources, closed_book=self.config.source is not None)
+
+    def run(self) -> list[Harvest]:
+        """Make the tasks of each part and write them after each round. Equal jobs go on from what is paid."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> list[Harvest]:
+        await self.checks.prepare()
+        held_out, harvests = [*self.held_out], []
+        for part in self.parts:
+            screen = Screen(self.originals, held_out, self.lengths)
+            harvest = Harvest(part.out, part.target)
+            await grow(part.sources, screen, self.checks.asking, harvest)
+            held_out += [made.task for made in harvest.kept]
+            harvests.append(harvest)
+        return harvests
+
+
+def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch) -> Job:
+    """Read and check all that a job needs. Raises ConfigError and TaskError before any call for what cannot work."""
+    config = loaded.config.astune
+    augment = config.task_reader.augment
+    target = augment.target
+    if target is None:
+        raise ConfigError(f"{loaded.where(f'{KEY}.target')} is not set, expected the number of tasks to make")
+    if out.exists() and not out.with_suffix(".report.json").exists():
+        raise ConfigError(f"{out}: is there, and `astune data` did not write it: choose another file")
+    if augment.cache is None:  # what is cut off goes on from there, so there always is one
+        augment = augment.model_copy(update={"cache": f"{out}.replies.sqlite"})
+    asking = _inquiry(augment, watch)
+    policy = None
+    if augment.policy:
+        policy = _inquiry(augment.model_copy(update={"models": augment.policy, "max_cost": None}), watch)
+    checks = Checks(asking, augment, judge_same(config.task_judge), policy)
+    sources = sources_of(config.task_reader)
+    training: Sequence[Task] = ()
+    held_out: list[Task] = []
+    if augment.source is None or sources is None or sources.has_training:
+        reader = config.task_reader.model_copy(update={"augment": AugmentConfig()})
+        sets = read_task_sets(reader, named=config.evaluation.sets)
+        training = sets.training
+        held_out = [task for tasks in (sets.held_out, *sets.named.values()) for task in tasks]
+    seeds = seeds_of(training, checks)
+    lengths = Lengths.around([task.query for task in training])
+    return Job(augment, checks, [Part(seeds, target, out)], training, held_out, lengths)
+
+
+def _inquiry(config: AugmentConfig, watch: Watch) -> Inquiry:
+    models = ChatModels(config, key=KEY)
+    models.budget = Budget(config.max_calls, config.max_cost)
+    return Inquiry(models, config, watch)

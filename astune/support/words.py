@@ -1,0 +1,30 @@
+"""Texts as words, to see how much two of them share.
+
+>>> sorted(features("Two apples."))
+[('apples',), ('two',), ('two', 'apples')]
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+
+Words = tuple[str, ...]
+
+
+def words_of(text: str) -> Words:
+    """Words in small letters; of scripts without spaces each sign.
+
+    >>> words_of("Order 66-B, 東京")
+    ('order', '66', 'b', '東', '京')
+    """
+    return tuple(_WORD.findall(text.lower()))
+
+
+def features(text: str) -> frozenset[Words]:
+    """The words of a text and the pairs of neighbours: what a copy with some words changed, or put in another order,
+    still shares."""
+    words = words_of(text)
+    return frozenset([*((word,) for word in words), *pairwise(words)])
