@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astune.api.augment import list_made_tasks, with_made_tasks
 from astune.api.run import OUTCOME, Run
 from astune.api.settings import configure
 from astune.backbone.base import BACKBONES, check_keys, covers, refuse_problems
@@ -75,7 +76,9 @@ def run_loaded(loaded: LoadedConfig, again: str, anew: str) -> RunReport:
         tell(unused)
         log.info("%s", unused)
     refuse_problems(chosen, loaded)
+    loaded = with_made_tasks(loaded)
     result = chosen.run(loaded)
+    list_made_tasks(loaded, result.run_dir)
     can_resume = covers(chosen.honours, "astune.resume") and not covers(chosen.ignored_sections, "astune.resume")
     log.info(OUTCOME, result.status, result.steps)
     _tell(result, started_in, again if can_resume else "", anew)

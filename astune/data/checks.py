@@ -89,11 +89,14 @@ class Checks:
                     "set checks to [agree]"
                 ) from error
 
-    async def prove(self, made: Made, texts: Sequence[str] | None = None) -> Made | Dropped:
-        """The task with what proves its answer, or why it is dropped."""
+    async def prove(
+        self, made: Made, texts: Sequence[str] | None = None, names: Sequence[str] | None = None
+    ) -> Made | Dropped:
+        """The task with what proves its answer, or why it is dropped. `names` are checks in the place of the configured
+        ones."""
         said = []
-        for name in self.config.checks:
-            found = await (self._compute(made, texts) if name == "code" else self.agree(made, texts))
+        for name in names or self.config.checks:
+            found = await (self._compute(made, texts) if name == "code" else self._agree(made, texts))
             if not isinstance(found, str):
                 return found
             said.append(f"{name}: {found}")
@@ -108,7 +111,7 @@ class Checks:
         if failed:
             return failed
         if await self.same(made, printed):
-            return _passed(made, "code", {"program": reply.program, "printed": printed})
+            return add_check(made, "code", {"program": reply.program, "printed": printed})
         return Dropped(made, "wrong answer", f"the program printed {printed!r:.200}")
 
     async def _run(self, program: str) -> tuple[str, str]:
@@ -131,7 +134,7 @@ class Checks:
         replies = await all_ended([asking.ask(messages, Solution, vote=vote) for vote in range(count)])
         return [reply.answer for reply in replies if reply is not None]
 
-    async def agree(self, made: Made, texts: Sequence[str] | None) -> Made | Dropped | str:
+    async def _agree(self, made: Made, texts: Sequence[str] | None) -> Made | Dropped | str:
         """A text says why nothing can be told."""
         count = self.config.solutions
         answers = await self.solve(self.asking, made.query, texts, count)
@@ -139,7 +142,7 @@ class Checks:
             return f"{len(answers)} of {count} solutions could be read"
         right = [await self.same(made, answer) for answer in answers]
         if all(right):
-            return _passed(made, "agree", {"solutions": count})
+            return add_check(made, "agree", {"solutions": count})
         reason = "no agreement" if any(right) or not await self._is_one(made, answers) else "wrong answer"
         return Dropped(made, reason, f"solutions say {', '.join(dict.fromkeys(answers))!r:.200}")
 
@@ -148,18 +151,19 @@ class Checks:
         first = replace(made, answer=answers[0])
         return all([await self.same(first, answer) for answer in answers[1:]])
 
-    async def try_policy(self, made: Made) -> Made | Dropped:
+    async def try_policy(self, made: Made, texts: Sequence[str] | None = None) -> Made | Dropped:
         """Keeps what the policy solves at times."""
         if self.policy is None:
             return made
         tries = self.config.tries
-        answers = await self.solve(self.policy, made.query, None, tries)
+        answers = await self.solve(self.policy, made.query, texts, tries)
         solved = sum([await self.same(made, answer) for answer in answers])
         if solved in (0, tries):
             return Dropped(made, "too easy" if solved else "too hard", f"{solved} of {tries} attempts")
-        return _passed(made, "policy", {"solved": solved, "of": tries})
+        return add_check(made, "policy", {"solved": solved, "of": tries})
 
 
-def _passed(made: Made, check: str, how: dict[str, Any]) -> Made:
+def add_check(made: Made, check: str, how: dict[str, Any]) -> Made:
+    """The task, having passed a check, with how it did."""
     checks = {**made.lineage.get("checks", {}), check: how}
     return replace(made, lineage={**made.lineage, "checks": checks})

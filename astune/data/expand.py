@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,9 +73,9 @@ def seeds_of(tasks: Sequence[Task], checks: Checks) -> list[Seed]:
     return [Seed(task, number, checks) for number, task in enumerate(tasks)]
 
 
-def digest(messages: Sequence[Mapping[str, Any]]) -> str:
-    """16 hexadecimal digits of a prompt, by which a task's lineage names it."""
-    return hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode("utf-8", "replace")).hexdigest()[:16]
+def digest(value: Any) -> str:
+    """16 hexadecimal digits of what JSON can hold: of a prompt, by which a task's lineage names it."""
+    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _place(task: Task) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from astune.clients.asking import Inquiry, Watch
@@ -12,7 +12,9 @@ from astune.clients.chat_models import Budget, ChatModels
 from astune.config.load import LoadedConfig
 from astune.config.tasks import AugmentConfig, sources_of
 from astune.data.checks import Checks, judge_same
-from astune.data.expand import seeds_of
+from astune.data.documents import read_documents
+from astune.data.expand import digest, seeds_of
+from astune.data.from_documents import Library, Spot, split_documents
 from astune.data.grow import Source, grow
 from astune.data.made import Harvest
 from astune.data.plan import Plan, plan_calls
@@ -68,7 +70,22 @@ class Job:
         return harvests
 
 
-def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch) -> Job:
+def prepare_augmentation(loaded: LoadedConfig, folder: Path, watch: Watch) -> Job:
+    """The job of a run: all documents are to train on, as it has held-out tasks of its own. Its file is named by what
+    it depends on: models, sampling, prompts, seeds, documents and held-out tasks."""
+    job = prepare_job(loaded, folder / "new.jsonl", watch, held_out_documents=0.0)
+    (part,) = job.parts
+    name = digest(
+        [
+            job.config.model_dump(exclude={"file", "max_calls", "max_cost", "cache", "max_concurrent"}),
+            [source.ask(0)[1] for source in part.sources],
+            [task.query for task in job.held_out],
+        ]
+    )
+    return replace(job, parts=[replace(part, out=folder / f"{name}.jsonl")])
+
+
+def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch, *, held_out_documents: float | None = None) -> Job:
     """Read and check all that a job needs. Raises ConfigError and TaskError before any call for what cannot work."""
     config = loaded.config.astune
     augment = config.task_reader.augment
@@ -77,6 +94,8 @@ def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch) -> Job:
         raise ConfigError(f"{loaded.where(f'{KEY}.target')} is not set, expected the number of tasks to make")
     if out.exists() and not out.with_suffix(".report.json").exists():
         raise ConfigError(f"{out}: is there, and `astune data` did not write it: choose another file")
+    if held_out_documents is not None:
+        augment = augment.model_copy(update={"held_out_documents": held_out_documents})
     if augment.cache is None:  # what is cut off goes on from there, so there always is one
         augment = augment.model_copy(update={"cache": f"{out}.replies.sqlite"})
     asking = _inquiry(augment, watch)
@@ -92,9 +111,28 @@ def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch) -> Job:
         sets = read_task_sets(reader, named=config.evaluation.sets)
         training = sets.training
         held_out = [task for tasks in (sets.held_out, *sets.named.values()) for task in tasks]
+    if augment.source is not None:
+        parts = _parts_of_documents(Path(augment.source), augment, target, out, checks)
+        return Job(augment, checks, parts, training, held_out, OF_DOCUMENTS)
     seeds = seeds_of(training, checks)
     lengths = Lengths.around([task.query for task in training])
     return Job(augment, checks, [Part(seeds, target, out)], training, held_out, lengths)
+
+
+def _parts_of_documents(source: Path, config: AugmentConfig, target: int, out: Path, checks: Checks) -> list[Part]:
+    """What is held out comes first, so that nothing to train on is close to it."""
+    documents = read_documents(source, config.chunk_words)
+    training, held_out = split_documents(documents, config.held_out_documents)
+    parts = []
+    for chosen, count, file in (
+        (held_out, max(1, round(target * config.held_out_documents)), out.with_suffix(".held_out.jsonl")),
+        (training, target, out),
+    ):
+        library = Library(chosen)
+        if chosen:
+            spots = [Spot(library, number, checks) for number in range(len(library.passages))]
+            parts.append(Part(spots, count, file))
+    return parts
 
 
 def _inquiry(config: AugmentConfig, watch: Watch) -> Inquiry:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import overload
 
 from astune.config.evaluation import HeldOutSetConfig
-from astune.config.tasks import JsonlFile, TaskReaderConfig
+from astune.config.tasks import FieldsConfig, JsonlFile, TaskReaderConfig
 from astune.errors import TaskError
 from astune.task_reader import make_reader
 from astune.task_reader.held_out import find_held_out_limit, question_number
+from astune.task_reader.jsonl import read_jsonl
+from astune.task_reader.rows import RowMapping
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_source import TaskSource
 from astune.types import Task
@@ -85,9 +88,67 @@ def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
     return config.model_copy(update={"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"})
 
 
+@dataclass(frozen=True, eq=False)
+class _Both(Sequence[Task]):
+    """The tasks of a split, and behind them those that were made."""
+
+    first: TaskSet
+    made: Sequence[Task]
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.made)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        border = len(self.first)
+        return self.first[index] if index < border else self.made[index - border]
+
+
+def read_made(config: TaskReaderConfig) -> list[Task]:
+    """The tasks of `augment.file`, whose columns are those that `astune data` writes; none where it is not set."""
+    if config.augment.file is None:
+        return []
+    mapping = RowMapping(FieldsConfig())
+    return [mapping.record(row, place).task for place, row in read_jsonl(Path(config.augment.file))]
+
+
+def _with_made(sets: TaskSets, config: TaskReaderConfig, look: Look | None) -> TaskSets:
+    """`sets` with the made tasks behind those to train on. Raises TaskError for one that is held out."""
+    made = read_made(config)
+    if not made:
+        return sets
+    numbers = {question_number(task, config.split_seed): task for task in made}
+    overlap = []
+    for held_out in chain(sets.held_out, *sets.named.values()):
+        if (task := numbers.get(question_number(held_out, config.split_seed))) is not None:
+            overlap.append(f"{held_out.place or held_out.task_id}: is trained on too, as {task.place}, which was made")
+    _refuse_overlap(overlap, config)
+    for task in made if look is not None else ():
+        look(task)
+    training = replace(
+        sets.training,
+        tasks=_Both(replace(sets.training), made),
+        positions=range(len(sets.training) + len(made)),
+        new_ids={},
+    )
+    return replace(sets, training=training, overlap=(*sets.overlap, *overlap[:1]))
+
+
 def read_task_sets(
     config: TaskReaderConfig, look: Look | None = None, named: Mapping[str, HeldOutSetConfig] | None = None
 ) -> TaskSets:
+    """The sets of a run: those of the reader, and behind its training tasks those of `augment.file`.
+
+    Raises as `_read_sets` does."""
+    return _with_made(_read_sets(config, look, named), config, look)
+
+
+def _read_sets(config: TaskReaderConfig, look: Look | None, named: Mapping[str, HeldOutSetConfig] | None) -> TaskSets:
     """Reads and checks every record once: bad ones, the filter, ids, the held-out fraction, limits, and questions that
     are both trained on and held out, in this order. Without a fraction nothing after a limit is looked at.
 
@@ -119,12 +180,14 @@ def stream_tasks(config: TaskReaderConfig, split: Split) -> Iterator[Task]:
     training, held_out = _sources(config)
     if _is_to_be_divided(config, held_out):
         yield from _divide(training, config, None)[0].of(split)
-        return
-    source, limit = (
-        (training, config.max_training_tasks) if split == "training" else (held_out, config.max_validation_tasks)
-    )
-    for selected in islice(source, limit):
-        yield _rename(selected.task, selected.new_id)
+    else:
+        source, limit = (
+            (training, config.max_training_tasks) if split == "training" else (held_out, config.max_validation_tasks)
+        )
+        for selected in islice(source, limit):
+            yield _rename(selected.task, selected.new_id)
+    if split == "training":
+        yield from read_made(config)
 
 
 @dataclass(frozen=True)

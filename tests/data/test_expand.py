@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from astune.cli import main
 from astune.task_reader.jsonl import read_jsonl
 from astune.testing import ScriptedChatServer
+from astune.types import Task
 from tests.data.planted import PlantedTasks
 
 SHARES = {"wrong answer": 0.15, "copy": 0.08, "near copy": 0.08, "leak": 0.15, "language": 0.05, "empty": 0.05}
@@ -56,3 +58,70 @@ def test_no_planted_fault_passes(tmp_path: Path, checks: str) -> None:
     assert lineage["model"] == "planted" and lineage["seed"] in {row["lineage"]["seed"] for row in kept}
     assert set(lineage["checks"]) == {checks.strip("[]")}
     assert max(Counter(row["lineage"]["seed"] for row in kept).values()) <= 8  # of 10 seeds, spread
+
+
+def test_what_cannot_be_checked_is_dropped_and_junk_costs_no_task(tmp_path: Path) -> None:
+    """Solutions err and programs fail: fewer tasks come, none of them wrong."""
+    world = PlantedTasks(seed=3, shares={"wrong answer": 0.3}, noise=0.25, broken=0.2)
+    expand(world, tmp_path, "astune.task_reader.augment.checks=[agree]", target=8)
+    kept = rows_of(tmp_path / "made.jsonl")
+    assert kept and all(world.truth[row["query"]] == row["answer"] for row in kept)
+    assert {row["reason"] for row in rows_of(tmp_path / "made.dropped.jsonl")} >= {"wrong answer", "no agreement"}
+
+
+AGREE = ("astune.task_reader.augment.checks=[agree]", "astune.task_reader.augment.solutions=2")
+
+
+def test_a_budget_that_ends_midway_leaves_a_marked_set_and_the_same_command_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = PlantedTasks(seed=4, shares=SHARES)
+    (tmp_path / "whole").mkdir()
+    assert expand(whole, tmp_path / "whole", *AGREE, target=40) == 0
+    world = PlantedTasks(seed=4, shares=SHARES)
+    assert expand(world, tmp_path, *AGREE, "astune.task_reader.augment.max_calls=50", target=40) == 1
+    cut_off = json.loads((tmp_path / "made.report.json").read_text())
+    rows = rows_of(tmp_path / "made.jsonl")
+    assert not cut_off["complete"] and "all 50 model calls" in cut_off["ended"] and 0 < len(rows) < 40
+    assert "all 50 model calls of the budget are made" in " ".join(capsys.readouterr().out.split())
+    before = sum(world.calls.values())
+    assert expand(world, tmp_path, *AGREE, target=40) == 0
+    assert rows_of(tmp_path / "made.jsonl") == rows_of(tmp_path / "whole/made.jsonl")
+    assert before == 50 and sum(world.calls.values()) == sum(whole.calls.values())  # nothing was paid twice
+
+
+def test_a_dry_run_asks_nothing_and_bounds_what_a_run_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = PlantedTasks(seed=5)
+    assert expand(world, tmp_path, *AGREE, "--dry-run", target=20) == 0
+    assert world.calls == {} and not (tmp_path / "made.jsonl").exists()
+    said = capsys.readouterr().out
+    least, most = (int(number.replace(",", "")) for number in said.split(" model calls")[0].split(" to "))
+    assert "which cost about" in said
+    assert expand(world, tmp_path, *AGREE, target=20) == 0
+    assert least <= sum(world.calls.values()) <= most
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [("6 * 7?", "42"), ("6 * 7 ?", "43")],
+            "seeds.jsonl:2: the same question as .*seeds.jsonl:1 with another answer",
+        ),
+        ([], "no tasks, the file is empty"),
+    ],
+)
+def test_seeds_that_cannot_be_varied_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[tuple[str, str]], expected: str
+) -> None:
+    world = PlantedTasks()
+    world.seeds = [Task(str(n), query, answer=answer) for n, (query, answer) in enumerate(rows)]
+    assert expand(world, tmp_path) == 2
+    assert re.search(expected, capsys.readouterr().err)
+    assert world.calls == {}
+
+
+def test_a_file_of_the_users_own_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "made.jsonl").write_text('{"query": "mine"}\n')
+    assert expand(PlantedTasks(), tmp_path) == 2
+    assert "`astune data` did not write it" in capsys.readouterr().err

@@ -25,6 +25,14 @@ EXPAND_EXAMPLES = f"""\
   {{program}} data expand --conf models.yaml --seeds ten.jsonl --held-out test.jsonl --target 200
   {{program}} --conf my_agent.yaml astune.task_reader.augment.file=more.jsonl     train on both
 {MODELS}"""
+DOCUMENTS_EXAMPLES = f"""\
+  {{program}} data from-documents manuals/ --conf models.yaml --target 200 --dry-run
+  {{program}} data from-documents manuals/ --conf models.yaml --target 200 --out asked.jsonl
+  {{program}} data from-documents report.pdf --conf models.yaml --target 20 astune.task_reader.augment.chunk_words=120
+
+asked.jsonl is to train on, asked.held_out.jsonl asks about documents that nothing else was made from.
+Reading PDF, Word, PowerPoint and HTML needs pip install 'astune[data]', or AgentScope's extra rag.
+{MODELS}"""
 
 
 def add_data(commands: Commands) -> None:
@@ -42,6 +50,19 @@ def add_data(commands: Commands) -> None:
     expand.add_argument("--seeds", type=Path, metavar="FILE", help="the tasks to vary, in the place of the configured")
     _add_common(expand, "more_tasks.jsonl")
 
+    documents = actions.add_parser(
+        "from-documents",
+        help="questions about documents",
+        description="Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages put together, a "
+        "number computed from two, and what is not in them. The evidence stands in the document word for word, readers "
+        "of it agree on the answer, and who has not read it does not know it; else the question is dropped and listed. "
+        "The same command goes on where one was stopped. Exits with 1 if fewer came.",
+        examples=DOCUMENTS_EXAMPLES,
+    )
+    documents.set_defaults(execute=_execute_documents)
+    documents.add_argument("documents", type=Path, metavar="DOCUMENTS", help="a file, or a folder of files")
+    _add_common(documents, "asked.jsonl")
+
 
 def _add_common(command: argparse.ArgumentParser, out: str) -> None:
     command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration")
@@ -57,3 +78,9 @@ def _execute_expand(known: argparse.Namespace) -> int:
 
     given = {"astune.task_reader.jsonl.training.file_path": known.seeds}
     return make(known, given)
+
+
+def _execute_documents(known: argparse.Namespace) -> int:
+    from astune.cli.data.make import make
+
+    return make(known, {"astune.task_reader.augment.from": known.documents})

@@ -1,0 +1,138 @@
+"""Read documents: PDF, HTML, Word, PowerPoint, Markdown and text, as parts that know their file and place.
+
+AgentScope 2.x's parsers are used where they are installed (its extra `rag`), else pypdf and markitdown (extra `data`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from astune.errors import MissingDependency, TaskError
+from astune.support.words import words_of
+
+TEXT = (".md", ".markdown", ".txt", ".rst")
+OF_AGENTSCOPE = (".pdf", ".docx", ".pptx")
+"""Kinds that AgentScope has a parser for."""
+SUFFIXES = (*TEXT, *OF_AGENTSCOPE, ".html", ".htm")
+_SLIDE = re.compile(r"<!-- Slide number: (\d+) -->")
+_SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n{2,}")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a document. `place` is its page or slide, where the file has any; `start` the letter of the page's text
+    at which it begins."""
+
+    file: str
+    place: str
+    start: int
+    text: str
+
+    def where(self) -> dict[str, str | int]:
+        """Say where it stands, for a lineage."""
+        return {"file": self.file, "place": self.place, "start": self.start}
+
+
+@dataclass(frozen=True)
+class Document:
+    """The passages of a file. Equal texts have equal digests, whatever the files are called."""
+
+    file: str
+    digest: str
+    passages: Sequence[Passage]
+
+
+def read_documents(source: Path, chunk_words: int) -> list[Document]:
+    """The documents of a file or a folder, in the order of their names; a text that is there twice counts once.
+
+    Raises TaskError that lists all files that cannot be read, and says which kinds there are.
+    """
+    if not source.exists():
+        raise TaskError(f"{source}: there is no such file or folder of documents")
+    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    known = [path for path in files if path.suffix.lower() in SUFFIXES]
+    if not known:
+        raise TaskError(f"{source}: no documents; expected {', '.join(SUFFIXES)}")
+    found: dict[str, Document] = {}
+    problems = []
+    for path in known:
+        name = str(path.relative_to(source)) if source.is_dir() else path.name
+        try:
+            pages = [(place, text) for place, text in read_pages(path) if text.strip()]
+        except MissingDependency:
+            raise
+        except Exception as error:  # parsers raise what they like of files from anywhere
+            problems.append(f"{path}: cannot be read: {error}")
+            continue
+        if not pages:
+            problems.append(f"{path}: has no text (a scan?)")
+            continue
+        digest = hashlib.sha256("\0".join(" ".join(text.split()) for _, text in pages).encode()).hexdigest()
+        passages = [part for place, text in pages for part in _cut(name, place, text, chunk_words)]
+        found.setdefault(digest, Document(name, digest, passages))
+    if problems:
+        raise TaskError("\n".join([*problems, "take these out, or give the files that can be read"]))
+    return [*found.values()]
+
+
+def read_pages(path: Path) -> list[tuple[str, str]]:
+    """Places and texts of a file. Raises MissingDependency, and what the parsers raise."""
+    suffix = path.suffix.lower()
+    if suffix in TEXT:
+        return [("", path.read_text(encoding="utf-8-sig"))]
+    if suffix in OF_AGENTSCOPE:
+        from astune.data.agentscope_parsers import parse_pages
+
+        if (pages := parse_pages(path)) is not None:
+            return pages
+    return _pdf_pages(path) if suffix == ".pdf" else _converted(path)
+
+
+def _pdf_pages(path: Path) -> list[tuple[str, str]]:
+    try:
+        from pypdf import PdfReader
+    except ImportError as error:
+        raise _missing(path, error) from error
+    reader = PdfReader(path)
+    return [(f"page {number}", page.extract_text() or "") for number, page in enumerate(reader.pages, start=1)]
+
+
+def _converted(path: Path) -> list[tuple[str, str]]:
+    try:
+        from markitdown import MarkItDown
+    except ImportError as error:
+        raise _missing(path, error) from error
+    text = MarkItDown(enable_plugins=False).convert_local(path).text_content
+    if path.suffix.lower() != ".pptx":
+        return [("", text)]
+    _, *parts = _SLIDE.split(text)
+    return [(f"slide {number}", part) for number, part in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def _missing(path: Path, error: ImportError) -> MissingDependency:
+    return MissingDependency(f"{path}: reading it needs a package: pip install 'astune[data]' ({error})")
+
+
+def _cut(file: str, place: str, text: str, most: int) -> Iterator[Passage]:
+    """Whole sentences, as many as there is room for; a longer sentence is a passage of its own."""
+    start, words = 0, 0
+    for begin, end in _sentences(text):
+        count = len(words_of(text[begin:end]))
+        if words and words + count > most:
+            yield Passage(file, place, start, text[start:begin].strip())
+            start, words = begin, 0
+        words += count
+    if words:
+        yield Passage(file, place, start, text[start:].strip())
+
+
+def _sentences(text: str) -> Iterator[tuple[int, int]]:
+    begin = 0
+    for gap in _SENTENCE.finditer(text):
+        yield begin, gap.end()
+        begin = gap.end()
+    yield begin, len(text)

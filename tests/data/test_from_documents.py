@@ -1,0 +1,117 @@
+"""`astune data from-documents` on an API that plants faults, and the readers on real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import docx
+import pptx
+import pytest
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from astune.cli import main
+from astune.data.documents import _converted, _pdf_pages, read_documents
+from astune.data.prompts import NOT_IN_DOCUMENTS
+from astune.errors import TaskError
+from astune.testing import ScriptedChatServer
+from tests.data.planted_documents import PlantedDocuments
+from tests.data.test_expand import rows_of
+
+SHARES = {"evidence": 0.15, "wrong answer": 0.1, "known": 0.1, "unanswerable": 0.1, "found": 0.1}
+
+
+def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_path: Path) -> None:
+    world = PlantedDocuments(seed=2, shares=SHARES)
+    world.write(tmp_path / "manuals")
+    with ScriptedChatServer(world) as server:
+        model = f"{{base_url: '{server.base_url}', model: planted}}"
+        ended = main(
+            [
+                *("data", "from-documents", str(tmp_path / "manuals"), "--target", "24"),
+                *("--out", str(tmp_path / "asked.jsonl"), f"astune.task_reader.augment.models=[{model}]"),
+                *(f"astune.task_reader.augment.cache={tmp_path}/replies.sqlite",),
+                *("astune.task_reader.augment.chunk_words=40", "astune.task_reader.augment.solutions=2"),
+            ]
+        )
+    assert ended == 0
+    kept, held_out = rows_of(tmp_path / "asked.jsonl"), rows_of(tmp_path / "asked.held_out.jsonl")
+    assert len(kept) == 24 and len(held_out) == 5
+    assert [row for row in [*kept, *held_out] if world.fault_of(row)] == []
+    read = [{place["file"] for row in rows for place in row["lineage"]["documents"]} for rows in (kept, held_out)]
+    assert not read[0] & read[1] and len(read[1]) == 1
+    assert {row["lineage"]["kind"] for row in kept} == {"fact", "two", "computed", "absent"}
+    for row in kept:
+        whole = " ".join("".join(world.texts[place["file"]] for place in row["lineage"]["documents"]).split())
+        assert all(span in whole for span in row["lineage"]["evidence"])
+        assert (row["answer"] == NOT_IN_DOCUMENTS) == (row["lineage"]["kind"] == "absent")
+    dropped = rows_of(tmp_path / "asked.dropped.jsonl") + rows_of(tmp_path / "asked.held_out.dropped.jsonl")
+    names = {"unanswerable": {"evidence"}, None: {"copy", "near copy", "leak"}}
+    for row in dropped:
+        planted = world.fault_of(row)
+        assert row["reason"] in names.get(planted, {planted}) | {"copy", "near copy", "leak"}, row
+
+
+def write_pdf(path: Path, pages: list[str], password: str | None = None) -> None:
+    writer = PdfWriter()
+    font = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Helvetica"}
+    named = DictionaryObject({NameObject(key): NameObject(value) for key, value in font.items()})
+    for text in pages:
+        page = writer.add_blank_page(300, 200)
+        content = DecodedStreamObject()
+        content.set_data(f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode())
+        page[NameObject("/Contents")] = writer._add_object(content)
+        fonts = DictionaryObject({NameObject("/F1"): writer._add_object(named)})
+        page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    if password is not None:
+        writer.encrypt(password, algorithm="RC4-128")
+    writer.write(path)
+
+
+def write_files(folder: Path) -> None:
+    folder.mkdir()
+    write_pdf(folder / "a.pdf", ["The mill weighs 14 kg.", "It was built in 1923."])
+    word = docx.Document()
+    word.add_paragraph("The lamp burns 5 hours.")
+    word.save(str(folder / "b.docx"))
+    slides = pptx.Presentation()
+    for text in ("First, 7 doors.", "Then 9 gates."):
+        slide = slides.slides.add_slide(slides.slide_layouts[5])
+        slide.shapes.title.text = text
+    slides.save(str(folder / "c.pptx"))
+    (folder / "d.html").write_text("<html><body><p>The <b>well</b> is deep.</p><script>x</script></body></html>")
+    (folder / "e.md").write_text("# Notes\n\nThe tower has 80 steps. It leans.\n")
+    (folder / "f.txt").write_text("# Notes\n\nThe tower has 80 steps. It leans.\n")
+
+
+def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path) -> None:
+    write_files(tmp_path / "all")
+    found = {
+        (passage.file, passage.place, passage.text)
+        for document in read_documents(tmp_path / "all", 200)
+        for passage in document.passages
+    }
+    assert found == {
+        ("a.pdf", "page 1", "The mill weighs 14 kg."),
+        ("a.pdf", "page 2", "It was built in 1923."),
+        ("b.docx", "", "The lamp burns 5 hours."),
+        ("c.pptx", "slide 1", "First, 7 doors."),
+        ("c.pptx", "slide 2", "Then 9 gates."),
+        ("d.html", "", "The **well** is deep."),
+        ("e.md", "", "# Notes\n\nThe tower has 80 steps. It leans."),  # f.txt has the same text
+    }
+    assert _pdf_pages(tmp_path / "all/a.pdf") == [
+        ("page 1", "The mill weighs 14 kg."),
+        ("page 2", "It was built in 1923."),
+    ]
+    slides = [(place, text.strip()) for place, text in _converted(tmp_path / "all/c.pptx")]
+    assert slides == [("slide 1", "# First, 7 doors."), ("slide 2", "# Then 9 gates.")]
+    assert _converted(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
+
+
+def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
+    write_pdf(tmp_path / "locked.pdf", ["secret"], password="x")
+    (tmp_path / "broken.docx").write_bytes(b"no zip")
+    (tmp_path / "empty.txt").write_text(" \n")
+    with pytest.raises(TaskError, match=r"(?s)broken\.docx.*empty\.txt: has no text.*locked\.pdf: cannot be read"):
+        read_documents(tmp_path, 200)
