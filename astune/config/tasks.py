@@ -179,7 +179,9 @@ class _AugmentConfig(AskedModelsConfig):
     )
     solutions: int = Field(3, ge=2, description="independent solutions, which all have to agree")
     policy: tuple[JudgeModelConfig, ...] = Field(
-        (), description="chat APIs of the model that is trained: only what it solves at times is kept; empty: all. Not in the limits"
+        (),
+        description="chat APIs of the model that is trained, whose calls are not in the limits: only what it solves at "
+        "times is kept; empty: all",
     )
     tries: int = Field(4, ge=2, description="attempts of the policy at each task")
     chunk_words: PositiveInt = Field(200, description="of documents: most words that a question is made from")

@@ -31,6 +31,8 @@ from astune.workspaces.proof import prove_isolation
 from astune.workspaces.sandbox import Sandbox
 
 LIMITS = SandboxLimits(memory_mb=256, cpu_seconds=10.0, command_seconds=10.0, processes=8, output_kb=16)
+NONSENSE = "-987654321"
+"""An answer that no judge may take for right."""
 SANDBOXES = 4
 """Programs that run at the same time."""
 
@@ -59,7 +61,10 @@ def judge_same(config: TaskJudgeConfig) -> Same:
                 f"{judged.title} judges what an agent does: made tasks are checked by a judge of answers alone"
             )
         if id(chosen) not in words:
-            words[id(chosen)] = (await in_best_words(judged, [task]))[1]
+            wording = (await in_best_words(judged, [task]))[1]
+            if (await try_answers(judged, [(task, wording.format(NONSENSE))]))[0].right:
+                raise ConfigError(f"{judged.title} takes any answer for right, as `astune check-tasks` shows too")
+            words[id(chosen)] = wording
         text = right_answer(replace(task, answer=answer), words[id(chosen)])
         return (await try_answers(judged, [(task, text)]))[0].right
 
