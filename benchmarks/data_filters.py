@@ -19,7 +19,7 @@ from statistics import mean
 
 from astune.data.made import Made
 from astune.data.near import Leaks
-from astune.data.screen import Lengths, Screen
+from astune.data.screen import Lengths, TaskScreen
 from astune.support.terminal import Console
 from benchmarks.bench_table import table_of
 from tests.data.planted import PlantedTasks, change_words  # type: ignore[import-not-found]
@@ -33,7 +33,7 @@ def measure(seed: int) -> Mapping[str, tuple[float, float]]:
     """Precision and recall of each filter; as "good kept" the share of good tasks that are kept."""
     world = PlantedTasks(seed, dict.fromkeys(FAULTS, SHARE))
     rng = random.Random(seed)
-    screen = Screen(world.seeds, world.held_out, Lengths.around([task.query for task in world.seeds]))
+    screen = TaskScreen(world.seeds, world.held_out, Lengths.around([task.query for task in world.seeds]))
     found: list[tuple[str | None, str | None]] = []
     for proposal in (world.propose([], rng, "") for _ in range(COUNT)):
         made = Made(proposal["question"], proposal["answer"], {})

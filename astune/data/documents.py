@@ -89,7 +89,7 @@ def read_pages(path: Path) -> list[tuple[str, str]]:
 
         if (pages := parse_pages(path)) is not None:
             return pages
-    return _pdf_pages(path) if suffix == ".pdf" else _converted(path)
+    return _pdf_pages(path) if suffix == ".pdf" else _convert(path)
 
 
 def _pdf_pages(path: Path) -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ def _pdf_pages(path: Path) -> list[tuple[str, str]]:
     return [(f"page {number}", page.extract_text() or "") for number, page in enumerate(reader.pages, start=1)]
 
 
-def _converted(path: Path) -> list[tuple[str, str]]:
+def _convert(path: Path) -> list[tuple[str, str]]:
     try:
         from markitdown import MarkItDown
     except ImportError as error:

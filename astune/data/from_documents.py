@@ -133,8 +133,8 @@ def find_problem(made: Made, texts: Sequence[str]) -> str:
 
 
 def split_documents(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
-    """Those to ask about, and those whose questions are held out: at least one of each where there are two. Which is
-    which depends on their texts alone."""
+    """The documents to ask about, and those whose questions are held out: at least one of each where there are two.
+    Which is which depends on their texts alone."""
     count = min(max(1, round(share * len(documents))), len(documents) - 1) if share else 0
     held_out = set(sorted(document.digest for document in documents)[:count])
     return (

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from astune.clients.asking import Inquiry
 from astune.clients.usage import BudgetSpent
 from astune.data.made import Dropped, Harvest, Made
-from astune.data.screen import Screen
+from astune.data.screen import TaskScreen
 from astune.errors import PolicyError
 
 PER_CALL = 4
@@ -28,7 +28,7 @@ BARREN = 3
 R = TypeVar("R")
 
 
-class Source(Protocol):
+class Parent(Protocol):
     """A seed, or a part of a document, that tasks are made from."""
 
     @property
@@ -49,7 +49,7 @@ class Source(Protocol):
         """The task with what proves its answer, or why it is dropped."""
 
 
-async def grow(sources: Sequence[Source], screen: Screen, asking: Inquiry, harvest: Harvest) -> None:
+async def grow(sources: Sequence[Parent], screen: TaskScreen, asking: Inquiry, harvest: Harvest) -> None:
     """Make tasks until there are as many as wanted, nothing more comes, or the budget or the models end it. The harvest
     is saved after each round."""
     visits, kept_of, barren = Counter[str](), Counter[str](), 0
@@ -72,15 +72,15 @@ async def grow(sources: Sequence[Source], screen: Screen, asking: Inquiry, harve
     harvest.save()
 
 
-def _choose(sources: Sequence[Source], visits: Counter[str], kept_of: Counter[str], needed: int) -> list[Source]:
+def _choose(sources: Sequence[Parent], visits: Counter[str], kept_of: Counter[str], needed: int) -> list[Parent]:
     left = [source for source in sources if visits[source.name] < MOST_VISITS]
     left.sort(key=lambda source: (kept_of[source.name], visits[source.name]))
     return left[: min(ceil(needed / PER_CALL), SOURCES_OF_A_ROUND)]
 
 
 async def _propose(
-    chosen: Sequence[Source], visits: Counter[str], screen: Screen, asking: Inquiry, harvest: Harvest
-) -> list[tuple[Source, Made]]:
+    chosen: Sequence[Parent], visits: Counter[str], screen: TaskScreen, asking: Inquiry, harvest: Harvest
+) -> list[tuple[Parent, Made]]:
     """The proposals whose answers are worth a check."""
     proposing = [_until_stopped(source.propose(visits[source.name])) for source in chosen]
     candidates = []
@@ -94,7 +94,7 @@ async def _propose(
     return candidates
 
 
-def _admit(result: Made | Dropped, screen: Screen, harvest: Harvest) -> bool:
+def _admit(result: Made | Dropped, screen: TaskScreen, harvest: Harvest) -> bool:
     """True if the task is kept. One more than wanted is neither kept nor dropped."""
     dropped = result if isinstance(result, Dropped) else None
     if isinstance(result, Made) and not harvest.complete:

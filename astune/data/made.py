@@ -90,7 +90,7 @@ class Harvest:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many were dropped for each reason, in the order of `REASONS`."""
+        """The number of those dropped for each reason, in the order of `REASONS`."""
         counts = Counter(one.reason for one in self.dropped)
         return {reason: counts[reason] for reason in REASONS if counts[reason]}
 

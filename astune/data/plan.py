@@ -9,7 +9,7 @@ from math import ceil
 from statistics import mean
 
 from astune.config.tasks import AugmentConfig
-from astune.data.grow import MOST_VISITS, PER_CALL, Source
+from astune.data.grow import MOST_VISITS, PER_CALL, Parent
 from astune.data.prompts import program_messages, solve_messages
 
 LETTERS_OF_A_TOKEN = 4
@@ -18,7 +18,7 @@ SHORTEST_REPLY = 60
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """Bounds: the first where every proposal passes all, the second where every source is asked as often as may be.
     Replies that have to be asked for again are not in it. `costs` are None where a price is not set."""
 
@@ -32,7 +32,7 @@ class Plan:
         return f"{self.calls[0]:,} to {self.calls[1]:,} model calls, {cost}; less what the cache has"
 
 
-def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Source], closed_book: bool) -> Plan:
+def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Parent], closed_book: bool) -> CallPlan:
     """`closed_book`: questions are also tried without their documents."""
     agree, code = config.solutions * ("agree" in config.checks), int("code" in config.checks)
     least = 1 if config.checks[0] == "code" else agree
@@ -44,11 +44,11 @@ def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Source], cl
     calls = asked[0] + target * least, asked[1] * (1 + PER_CALL * most)
     if config.max_calls is not None:
         calls = min(calls[0], config.max_calls), min(calls[1], config.max_calls)
-    return Plan(calls, _cost(config, calls, asked, sources))
+    return CallPlan(calls, _cost(config, calls, asked, sources))
 
 
 def _cost(
-    config: AugmentConfig, calls: tuple[int, int], asked: tuple[int, int], sources: Sequence[Source]
+    config: AugmentConfig, calls: tuple[int, int], asked: tuple[int, int], sources: Sequence[Parent]
 ) -> tuple[float, float] | None:
     first = config.models[0] if config.models else None
     if first is None or first.prompt_price is None or first.completion_price is None:

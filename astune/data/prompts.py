@@ -44,7 +44,7 @@ ASK_FOR = {
 """The kinds of questions about documents, in the order in which they take turns."""
 
 
-class Proposal(BaseModel):
+class ProposedTask(BaseModel):
     """A proposed task; `evidence` is for those about documents."""
 
     question: str
@@ -53,7 +53,7 @@ class Proposal(BaseModel):
 
 
 class Proposals(BaseModel):
-    tasks: list[Proposal] = Field(min_length=1)
+    tasks: list[ProposedTask] = Field(min_length=1)
 
 
 class Solution(BaseModel):

@@ -15,10 +15,10 @@ from astune.data.checks import Checks, judge_same
 from astune.data.documents import read_documents
 from astune.data.expand import digest, seeds_of
 from astune.data.from_documents import Library, Spot, split_documents
-from astune.data.grow import Source, grow
+from astune.data.grow import Parent, grow
 from astune.data.made import Harvest
-from astune.data.plan import Plan, plan_calls
-from astune.data.screen import Lengths, Screen
+from astune.data.plan import CallPlan, plan_calls
+from astune.data.screen import Lengths, TaskScreen
 from astune.errors import ConfigError
 from astune.task_reader.task_sets import read_task_sets
 from astune.types import Task
@@ -31,7 +31,7 @@ OF_DOCUMENTS = Lengths(3, 80)
 class Part:
     """Tasks to make from some sources, for one file."""
 
-    sources: Sequence[Source]
+    sources: Sequence[Parent]
     target: int
     out: Path
 
@@ -48,7 +48,7 @@ class Job:
     held_out: Sequence[Task]
     lengths: Lengths
 
-    def plan(self) -> Plan:
+    def plan(self) -> CallPlan:
         """The calls and the cost."""
         sources = [source for part in self.parts for source in part.sources]
         target = sum(part.target for part in self.parts)
@@ -62,7 +62,7 @@ class Job:
         await self.checks.prepare()
         held_out, harvests = [*self.held_out], []
         for part in self.parts:
-            screen = Screen(self.originals, held_out, self.lengths)
+            screen = TaskScreen(self.originals, held_out, self.lengths)
             harvest = Harvest(part.out, part.target)
             await grow(part.sources, screen, self.checks.asking, harvest)
             held_out += [made.task for made in harvest.kept]
@@ -120,7 +120,7 @@ def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch, *, held_out_docum
 
 
 def _parts_of_documents(source: Path, config: AugmentConfig, target: int, out: Path, checks: Checks) -> list[Part]:
-    """What is held out comes first, so that nothing to train on is close to it."""
+    """The held-out part comes first, so that nothing to train on is close to it."""
     documents = read_documents(source, config.chunk_words)
     training, held_out = split_documents(documents, config.held_out_documents)
     parts = []

@@ -32,7 +32,7 @@ class Lengths:
         return cls(max(2, min(counts) // 2), 2 * max(counts) + 2)
 
 
-class Screen:
+class TaskScreen:
     """Looks at proposals in turn. `originals` are tasks that are there; to `held_out` nothing may be close."""
 
     def __init__(self, originals: Sequence[Task], held_out: Sequence[Task], lengths: Lengths) -> None:

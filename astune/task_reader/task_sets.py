@@ -128,8 +128,9 @@ def _with_made(sets: TaskSets, config: TaskReaderConfig, look: Look | None) -> T
         if (task := numbers.get(question_number(held_out, config.split_seed))) is not None:
             overlap.append(f"{held_out.place or held_out.task_id}: is trained on too, as {task.place}, which was made")
     _refuse_overlap(overlap, config)
-    for task in made if look is not None else ():
-        look(task)
+    if look is not None:
+        for task in made:
+            look(task)
     training = replace(
         sets.training,
         tasks=_Both(replace(sets.training), made),

@@ -207,7 +207,8 @@ class PlantedTasks:
         self.calls: dict[str, int] = {}
         self._shares = dict(shares or {})
         self._noise, self._broken = noise, broken
-        self._good: list[str] = []
+        self.port = 0
+        """The port of its last server, so that the next has the same address."""
 
     def __call__(self, body: Mapping[str, Any]) -> str | int:
         system, user = (message["content"] for message in body["messages"][:2])

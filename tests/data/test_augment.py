@@ -11,10 +11,10 @@ import astune
 from astune.config.load import load_config
 from astune.errors import TaskError
 from astune.task_reader.task_sets import read_task_sets, stream_tasks
-from astune.testing import ScriptedBackbone, ScriptedChatServer
+from astune.testing import ScriptedBackbone
 from astune.types import Task
 from tests.data.planted import PlantedTasks
-from tests.data.test_expand import rows_of, write_tasks
+from tests.data.test_expand import rows_of, serve, write_tasks
 
 
 async def answer(task: Task, tuner: Any) -> astune.WorkflowOutput:
@@ -24,7 +24,7 @@ async def answer(task: Task, tuner: Any) -> astune.WorkflowOutput:
 
 
 def tune(world: PlantedTasks, folder: Path, **augment: Any) -> astune.Run:
-    with ScriptedChatServer(world, usage=True) as server:
+    with serve(world) as server:
         api = {"base_url": server.base_url, "model": "planted"}
         given = {"target": 8, "checks": ["agree"], "solutions": 2, "cache": str(folder / "r.sqlite"), **augment}
         return astune.tune(
@@ -44,10 +44,10 @@ def tune(world: PlantedTasks, folder: Path, **augment: Any) -> astune.Run:
 def test_tasks_are_made_once_before_a_run_and_listed_in_its_folder(tmp_path: Path) -> None:
     world = PlantedTasks(seed=6, shares={"leak": 0.3, "wrong answer": 0.2})
     run = tune(world, tmp_path)
-    made = rows_of(run.path / "made_tasks.jsonl")
+    made = rows_of(run.folder / "made_tasks.jsonl")
     assert len(made) == 8 and not any(world.planted[row["query"]] for row in made)
-    assert {row["reason"] for row in rows_of(run.path / "made_tasks.dropped.jsonl")} >= {"leak", "wrong answer"}
-    reader = load_config(run.path / "config.yaml").config.astune.task_reader
+    assert {row["reason"] for row in rows_of(run.folder / "made_tasks.dropped.jsonl")} >= {"leak", "wrong answer"}
+    reader = load_config(run.folder / "config.yaml").config.astune.task_reader
     sets = read_task_sets(reader)
     queries = [*(task.query for task in world.seeds), *(row["query"] for row in made)]
     assert [task.query for task in sets.training] == queries and len(sets.held_out) == len(world.held_out)
@@ -64,11 +64,11 @@ def test_a_limit_that_is_reached_leaves_a_set_that_is_used_and_completed_by_the_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = PlantedTasks(seed=7)
-    run = tune(world, tmp_path, target=24, max_calls=30)
-    assert "of 24 tasks were made: all 30 model calls" in capsys.readouterr().out
-    assert 0 < len(rows_of(run.path / "made_tasks.jsonl")) < 24
-    assert '"complete": false' in (run.path / "made_tasks.report.json").read_text()
-    assert len(rows_of(tune(world, tmp_path, target=24).path / "made_tasks.jsonl")) == 24
+    run = tune(world, tmp_path, target=16, max_calls=24)
+    assert "of 16 tasks were made: all 24 model calls" in capsys.readouterr().out
+    assert 0 < len(rows_of(run.folder / "made_tasks.jsonl")) < 16
+    assert '"complete": false' in (run.folder / "made_tasks.report.json").read_text()
+    assert len(rows_of(tune(world, tmp_path, target=16).folder / "made_tasks.jsonl")) == 16
 
 
 def test_a_made_task_that_is_held_out_is_an_error(tmp_path: Path) -> None:

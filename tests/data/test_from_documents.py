@@ -11,7 +11,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from astune.cli import main
-from astune.data.documents import _converted, _pdf_pages, read_documents
+from astune.data.documents import _convert, _pdf_pages, read_documents
 from astune.data.prompts import NOT_IN_DOCUMENTS
 from astune.errors import TaskError
 from astune.testing import ScriptedChatServer
@@ -46,7 +46,7 @@ def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_
         assert all(span in whole for span in row["lineage"]["evidence"])
         assert (row["answer"] == NOT_IN_DOCUMENTS) == (row["lineage"]["kind"] == "absent")
     dropped = rows_of(tmp_path / "asked.dropped.jsonl") + rows_of(tmp_path / "asked.held_out.dropped.jsonl")
-    names = {"unanswerable": {"evidence"}, None: {"copy", "near copy", "leak"}}
+    names = {"unanswerable": {"evidence", "wrong answer"}, None: {"copy", "near copy", "leak"}}
     for row in dropped:
         planted = world.fault_of(row)
         assert row["reason"] in names.get(planted, {planted}) | {"copy", "near copy", "leak"}, row
@@ -104,9 +104,9 @@ def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path) -> N
         ("page 1", "The mill weighs 14 kg."),
         ("page 2", "It was built in 1923."),
     ]
-    slides = [(place, text.strip()) for place, text in _converted(tmp_path / "all/c.pptx")]
+    slides = [(place, text.strip()) for place, text in _convert(tmp_path / "all/c.pptx")]
     assert slides == [("slide 1", "# First, 7 doors."), ("slide 2", "# Then 9 gates.")]
-    assert _converted(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
+    assert _convert(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
 
 
 def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def make(known: argparse.Namespace, given: Mapping[str, Path | None]) -> int:
 
 
 def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
-    """What was kept and dropped, why, and at what cost."""
+    """Print what was kept and dropped, why, and at what cost."""
     for harvest in harvests:
         table = make_table("tasks", "", left=("",), title=str(harvest.out))
         table.add_row(str(len(harvest.kept)), "kept")
