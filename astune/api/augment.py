@@ -11,6 +11,7 @@ from astune.api.rubric import show_stages
 from astune.config.load import LoadedConfig
 from astune.config.tasks import AugmentConfig
 from astune.data.run import prepare_augmentation
+from astune.errors import ConfigError
 from astune.support.run_log import file_logger
 from astune.support.visible import tell
 
@@ -27,6 +28,11 @@ def with_made_tasks(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config.astune
     if config.task_reader.augment.target is None:
         return loaded
+    if config.task_reader.augment.file is not None:
+        raise ConfigError(
+            f"{loaded.where('astune.task_reader.augment.file')}: with target the run makes the tasks itself; take one "
+            "of the two out"
+        )
     with show_stages() as stages:
         job = prepare_augmentation(loaded, Path(config.runs_dir) / "made_tasks", stages)
         (out,) = (part.out for part in job.parts)

@@ -6,6 +6,7 @@ is dropped.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from astune.data.made import Dropped, Made
 from astune.data.prompts import Program, Solution, program_messages, solve_messages
 from astune.errors import ConfigError, EnvServiceError, SetupError
 from astune.support.concurrency import all_ended
-from astune.support.words import words_of
 from astune.task_judge import TaskJudges, make_judge
 from astune.task_judge.math.compare import Relation, compare
 from astune.task_judge.math.final_answer import reference_answer
@@ -40,9 +40,17 @@ Same = Callable[[Made, str], Awaitable[bool]]
 
 
 async def say_same(made: Made, answer: str) -> bool:
-    """True if `answer` is that of the task, as far as that takes no algebra: the same quantity, or the same words."""
+    """True if `answer` is that of the task, as far as that takes no algebra: the same quantity, or the same words.
+
+    >>> asyncio.run(say_same(Made("6 * 7?", "42", {}), "$42.00")), asyncio.run(say_same(Made("1 - 6?", "-5", {}), "5"))
+    (True, False)
+    """
     relation = compare(normalise(reference_answer(made.answer)), normalise(reference_answer(answer)))
-    return relation is Relation.EQUAL or words_of(made.answer) == words_of(answer) != ()
+    return relation is Relation.EQUAL or (relation is Relation.UNREAD and _fold(made.answer) == _fold(answer))
+
+
+def _fold(answer: str) -> str:
+    return " ".join(answer.casefold().split()).strip("\"'.! ")
 
 
 def judge_same(config: TaskJudgeConfig) -> Same:
@@ -112,6 +120,8 @@ class Checks:
         reply = await self.asking.ask(program_messages(made.query, texts), Program)
         if reply is None:
             return "no program"
+        if not _computes(reply.program):
+            return "the program computes nothing"
         printed, failed = await self._run(reply.program)
         if failed:
             return failed
@@ -166,6 +176,15 @@ class Checks:
         if solved in (0, tries):
             return Dropped(made, "too easy" if solved else "too hard", f"{solved} of {tries} attempts")
         return add_check(made, "policy", {"solved": solved, "of": tries})
+
+
+def _computes(program: str) -> bool:
+    """False for one that only prints an answer that the model had already."""
+    try:
+        nodes = [*ast.walk(ast.parse(program))]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.comprehension | ast.For | ast.While) for node in nodes)
 
 
 def add_check(made: Made, check: str, how: dict[str, Any]) -> Made:

@@ -13,7 +13,7 @@ from astune.data.grow import PER_CALL
 from astune.data.made import Dropped, Made
 from astune.data.prompts import VARY, Proposals, vary_messages
 from astune.errors import TaskError
-from astune.support.words import words_of
+from astune.support.words import signs_of
 from astune.types import Task
 
 COPIED = ("scorer",)
@@ -64,8 +64,8 @@ def seeds_of(tasks: Sequence[Task], checks: Checks) -> list[Seed]:
         if task.env_type is not None or len(task.messages) > 1:
             what = "a conversation" if task.env_type is None else f"an environment ({task.env_type})"
             raise TaskError(f"{_place(task)}: a task with {what} cannot be varied, only one with a question alone")
-        first = answers.setdefault(words_of(task.query), task)
-        if words_of(first.answer or "") != words_of(task.answer or ""):
+        first = answers.setdefault(signs_of(task.query), task)
+        if signs_of(first.answer or "") != signs_of(task.answer or ""):
             raise TaskError(
                 f"{_place(task)}: the same question as {_place(first)} with another answer, {task.answer!r:.60} and "
                 f"{first.answer!r:.60}: take one out"

@@ -68,7 +68,8 @@ class Dropped:
     detail: str
 
     def row(self) -> dict[str, Any]:
-        return {"reason": self.reason, "detail": self.detail, **self.made.row()}
+        """A row that no reader takes for a task."""
+        return {"reason": self.reason, "detail": self.detail, "task": self.made.row()}
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from astune.errors import MissingDependency
-from astune.support.words import Words, features, words_of
+from astune.support.words import Words, features, signs_of
 from astune.task_judge.llm.shown_attempt import show_task
 from astune.types import Task
 
@@ -37,14 +37,14 @@ class Copies:
         self._exact: dict[Words, Task] = {}
 
     def add(self, task: Task) -> None:
-        self._exact.setdefault(words_of(show_task(task)), task)
+        self._exact.setdefault(signs_of(show_task(task)), task)
         if found := features(show_task(task)):
             self._index.insert(len(self._there), _signature(found))
         self._there.append(task)
 
     def find_same(self, question: str) -> Task | None:
         """A task that asks this word for word; case, spaces and punctuation aside."""
-        return self._exact.get(words_of(question))
+        return self._exact.get(signs_of(question))
 
     def find_near(self, question: str, answer: str) -> tuple[Task, float] | None:
         """The task that asks nearly this and has the same answer, and how much they share."""
@@ -72,7 +72,7 @@ def _signature(found: frozenset[Words]) -> Any:
 
 def _agree(one: str, other: str | None) -> bool:
     """True if one answer has all words of the other, or nobody knows."""
-    mine, theirs = set(words_of(one)), set(words_of(other or ""))
+    mine, theirs = set(signs_of(one)), set(signs_of(other or ""))
     return mine <= theirs or theirs <= mine
 
 
@@ -91,7 +91,7 @@ class Leaks:
         shared = Counter(feature for text in seen for feature in text)
         n = len(seen)
         self._weights = {feature: math.log((1 + n) / df) for feature, df in shared.items()}
-        self._whole = [sum(self._weights[feature] for feature in text) for text in texts]
+        self._whole = [math.fsum(self._weights[feature] for feature in text) for text in texts]
         self._owners: dict[Words, list[int]] = defaultdict(list)
         for place, text in enumerate(texts):
             for feature in text:
@@ -100,7 +100,7 @@ class Leaks:
     def find(self, question: str) -> tuple[Task, float] | None:
         """The held-out task that `question` holds most of, and how much of it, if that is too much."""
         shares: dict[int, float] = defaultdict(float)
-        for feature in features(question):
+        for feature in sorted(features(question)):  # sums of floats depend on the order
             for place in self._owners.get(feature, ()):
                 shares[place] += self._weights[feature] / self._whole[place]
         best = max(shares, key=lambda place: shares[place], default=None)

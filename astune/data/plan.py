@@ -24,12 +24,14 @@ class CallPlan:
 
     calls: tuple[int, int]
     costs: tuple[float, float] | None
+    of_policy: int = 0
 
     def say(self) -> str:
         cost = "the cost is not known: the models have no prompt_price and completion_price"
         if self.costs is not None:
             cost = f"which cost about {self.costs[0]:.4g} to {self.costs[1]:.4g}"
-        return f"{self.calls[0]:,} to {self.calls[1]:,} model calls, {cost}; less what the cache has"
+        policy = f"; the policy is asked up to {self.of_policy:,} times on top" if self.of_policy else ""
+        return f"{self.calls[0]:,} to {self.calls[1]:,} model calls, {cost}; less what the cache has{policy}"
 
 
 def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Parent], closed_book: bool) -> CallPlan:
@@ -44,7 +46,8 @@ def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Parent], cl
     calls = asked[0] + target * least, asked[1] * (1 + PER_CALL * most)
     if config.max_calls is not None:
         calls = min(calls[0], config.max_calls), min(calls[1], config.max_calls)
-    return CallPlan(calls, _cost(config, calls, asked, sources))
+    of_policy = config.tries * PER_CALL * asked[1] if config.policy else 0
+    return CallPlan(calls, _cost(config, calls, asked, sources), of_policy)
 
 
 def _cost(

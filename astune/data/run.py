@@ -9,7 +9,9 @@ from pathlib import Path
 
 from astune.clients.asking import Inquiry, Watch
 from astune.clients.chat_models import Budget, ChatModels
+from astune.config.evaluation import HeldOutSetConfig
 from astune.config.load import LoadedConfig
+from astune.config.schema import AstuneConfig
 from astune.config.tasks import AugmentConfig, sources_of
 from astune.data.checks import Checks, judge_same
 from astune.data.documents import read_documents
@@ -20,7 +22,8 @@ from astune.data.made import Harvest
 from astune.data.plan import CallPlan, plan_calls
 from astune.data.screen import Lengths, TaskScreen
 from astune.errors import ConfigError
-from astune.task_reader.task_sets import read_task_sets
+from astune.task_reader import make_reader
+from astune.task_reader.task_sets import read_made, read_task_sets, reader_of
 from astune.types import Task
 
 KEY = "astune.task_reader.augment"
@@ -85,8 +88,15 @@ def prepare_augmentation(loaded: LoadedConfig, folder: Path, watch: Watch) -> Jo
     return replace(job, parts=[replace(part, out=folder / f"{name}.jsonl")])
 
 
-def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch, *, held_out_documents: float | None = None) -> Job:
-    """Read and check all that a job needs. Raises ConfigError and TaskError before any call for what cannot work."""
+def prepare_job(
+    loaded: LoadedConfig,
+    out: Path,
+    watch: Watch,
+    held_out: Path | None = None,
+    held_out_documents: float | None = None,
+) -> Job:
+    """Read and check all that a job needs. `held_out` is a file of tasks beside those of the configuration. Raises
+    ConfigError and TaskError before any call for what cannot work."""
     config = loaded.config.astune
     augment = config.task_reader.augment
     target = augment.target
@@ -98,25 +108,33 @@ def prepare_job(loaded: LoadedConfig, out: Path, watch: Watch, *, held_out_docum
         augment = augment.model_copy(update={"held_out_documents": held_out_documents})
     if augment.cache is None:  # what is cut off goes on from there, so there always is one
         augment = augment.model_copy(update={"cache": f"{out}.replies.sqlite"})
-    asking = _inquiry(augment, watch)
     policy = None
     if augment.policy:
-        policy = _inquiry(augment.model_copy(update={"models": augment.policy, "max_cost": None}), watch)
-    checks = Checks(asking, augment, judge_same(config.task_judge), policy)
-    sources = sources_of(config.task_reader)
-    training: Sequence[Task] = ()
-    held_out: list[Task] = []
-    if augment.source is None or sources is None or sources.has_training:
-        reader = config.task_reader.model_copy(update={"augment": AugmentConfig()})
-        sets = read_task_sets(reader, named=config.evaluation.sets)
-        training = sets.training
-        held_out = [task for tasks in (sets.held_out, *sets.named.values()) for task in tasks]
+        unlimited = {"models": augment.policy, "max_cost": None, "max_calls": None}
+        policy = _make_inquiry(augment.model_copy(update=unlimited), watch)
+    checks = Checks(_make_inquiry(augment, watch), augment, judge_same(config.task_judge), policy)
+    training, apart = _read_tasks(config, held_out)
+    originals = [*training, *read_made(config.task_reader)]
     if augment.source is not None:
         parts = _parts_of_documents(Path(augment.source), augment, target, out, checks)
-        return Job(augment, checks, parts, training, held_out, OF_DOCUMENTS)
+        return Job(augment, checks, parts, originals, apart, OF_DOCUMENTS)
     seeds = seeds_of(training, checks)
     lengths = Lengths.around([task.query for task in training])
-    return Job(augment, checks, [Part(seeds, target, out)], training, held_out, lengths)
+    return Job(augment, checks, [Part(seeds, target, out)], originals, apart, lengths)
+
+
+def _read_tasks(config: AstuneConfig, held_out: Path | None) -> tuple[Sequence[Task], list[Task]]:
+    """The tasks to train on, and all that are held out. Who asks about documents may have none to train on."""
+    reader = config.task_reader.model_copy(update={"augment": AugmentConfig()})
+    named = dict(config.evaluation.sets)
+    if held_out is not None:
+        named["--held-out"] = HeldOutSetConfig(file_path=str(held_out))
+    sources = sources_of(reader)
+    if config.task_reader.augment.source is None or sources is None or sources.has_training:
+        sets = read_task_sets(reader, named=named)
+        return sets.training, [task for tasks in (sets.held_out, *sets.named.values()) for task in tasks]
+    readers = [make_reader(one) for one in (reader, *(reader_of(reader, asked) for asked in named.values()))]
+    return (), [task for one in readers for task in one.read("validation")]
 
 
 def _parts_of_documents(source: Path, config: AugmentConfig, target: int, out: Path, checks: Checks) -> list[Part]:
@@ -135,7 +153,7 @@ def _parts_of_documents(source: Path, config: AugmentConfig, target: int, out: P
     return parts
 
 
-def _inquiry(config: AugmentConfig, watch: Watch) -> Inquiry:
+def _make_inquiry(config: AugmentConfig, watch: Watch) -> Inquiry:
     models = ChatModels(config, key=KEY)
     models.budget = Budget(config.max_calls, config.max_cost)
     return Inquiry(models, config, watch)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+WORD = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
+_WORD = re.compile(WORD)
+_WORD_OR_SIGN = re.compile(WORD + r"|[-+*/^=<>%×÷](?=\s*(?:[\d(]|\w\b))")
 
 Words = tuple[str, ...]
 
@@ -23,8 +25,17 @@ def words_of(text: str) -> Words:
     return tuple(_WORD.findall(text.lower()))
 
 
+def signs_of(text: str) -> Words:
+    """The words, and the signs of arithmetic, without which two formulas are alike.
+
+    >>> signs_of("What is 3 - x?")
+    ('what', 'is', '3', '-', 'x')
+    """
+    return tuple(_WORD_OR_SIGN.findall(text.lower()))
+
+
 def features(text: str) -> frozenset[Words]:
-    """The words of a text and the pairs of neighbours: what a copy with some words changed, or put in another order,
-    still shares."""
-    words = words_of(text)
+    """The words and signs of a text and the pairs of neighbours: what a copy with some words changed, or put in another
+    order, still shares."""
+    words = signs_of(text)
     return frozenset([*((word,) for word in words), *pairwise(words)])

@@ -51,7 +51,8 @@ def expand(world: PlantedTasks, folder: Path, *options: str, target: int = 30, p
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [row for _, row in read_jsonl(path)]
+    """Rows of tasks; of those that were dropped with their reason."""
+    return [{**row, **row.pop("task", {})} for _, row in read_jsonl(path)]
 
 
 @pytest.mark.parametrize("checks", ["[code]", "[agree]"])

@@ -67,7 +67,7 @@ def add_data(commands: Commands) -> None:
 def _add_common(command: argparse.ArgumentParser, out: str) -> None:
     command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration")
     command.add_argument("--target", type=int, metavar="N", help="tasks to make")
-    command.add_argument("--held-out", type=Path, metavar="FILE", help="tasks that none may be close to")
+    command.add_argument("--held-out", type=Path, metavar="FILE", help="further tasks that none may be close to")
     command.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"to write; default: {out}")
     command.add_argument("--dry-run", action="store_true", help="say how many calls it takes and what they cost")
     add_overrides(command)
@@ -76,8 +76,8 @@ def _add_common(command: argparse.ArgumentParser, out: str) -> None:
 def _execute_expand(known: argparse.Namespace) -> int:
     from astune.cli.data.make import make
 
-    given = {"astune.task_reader.jsonl.training.file_path": known.seeds}
-    return make(known, given)
+    given = {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": known.seeds}
+    return make(known, given if known.seeds is not None else {})
 
 
 def _execute_documents(known: argparse.Namespace) -> int:

@@ -18,13 +18,12 @@ from astune.support.visible import tell
 
 def make(known: argparse.Namespace, given: Mapping[str, Path | None]) -> int:
     """1 if fewer tasks came than wanted."""
-    given = {**given, "astune.task_reader.jsonl.validation.file_path": known.held_out}
-    options = {key: str(value) for key, value in given.items() if value is not None}
+    options: dict[str, object] = {key: str(value) for key, value in given.items() if value is not None}
     if known.target is not None:
         options["astune.task_reader.augment.target"] = known.target
     loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
     with show_stages() as stages:
-        job = prepare_job(loaded, known.out, stages)
+        job = prepare_job(loaded, known.out, stages, known.held_out)
         if known.dry_run:
             tell(job.plan().say())
             return DONE
