@@ -58,7 +58,7 @@ def make_parser(program: str) -> SuggestingParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", default="run")
     for add_command in COMMANDS:
         add_command(commands)
-    for command in (parser, *commands.choices.values()):
+    for command in (parser, *commands.choices.values(), *parser.actions()):
         command.show_examples(program)
     parser.epilog = "\n".join([f"{parser.epilog}\nexit codes:", *codes, ""])
     for command in parser.actions():

@@ -20,8 +20,6 @@ from astune.errors import PolicyError
 PER_CALL = 4
 """Tasks that a question asks for."""
 SOURCES_OF_A_ROUND = 8
-MOST_VISITS = 6
-"""Questions about the same source."""
 BARREN = 3
 """Rounds in a row without a kept task after which it ends."""
 
@@ -49,40 +47,42 @@ class Parent(Protocol):
         """The task with what proves its answer, or why it is dropped."""
 
 
+def most_visits(sources: Sequence[Parent], target: int) -> int:
+    """The most questions about a source: thrice what it takes where all is kept, and twice more."""
+    return 2 + 3 * ceil(target / (PER_CALL * len(sources)))
+
+
 async def grow(sources: Sequence[Parent], screen: TaskScreen, asking: Inquiry, harvest: Harvest) -> None:
     """Make tasks until there are as many as wanted, nothing more comes, or the budget or the models end it. The harvest
     is saved after each round."""
     visits, kept_of, barren = Counter[str](), Counter[str](), 0
+    most = most_visits(sources, harvest.target)
     while not harvest.complete and not harvest.ended:
-        chosen = _choose(sources, visits, kept_of, harvest.target - len(harvest.kept))
+        left = [source for source in sources if visits[source.name] < most]
+        left.sort(key=lambda source: (kept_of[source.name], visits[source.name]))
+        needed = ceil((harvest.target - len(harvest.kept)) / PER_CALL)
+        chosen = left[: min(needed, SOURCES_OF_A_ROUND)]
         if not chosen or barren == BARREN:
             harvest.ended = "nothing new came any more; more seeds or documents may help"
             break
         before = len(harvest.kept)
         candidates = await _propose(chosen, visits, screen, asking, harvest)
         visits.update(source.name for source in chosen)
-        proofs = [_until_stopped(source.prove(made)) for source, made in candidates]
+        proofs = [_until_stopped(source.prove(made), harvest) for source, made in candidates]
         for (source, _), result in zip(candidates, await asking.stage("check", proofs), strict=True):
             if result is not None and _admit(result, screen, harvest):
                 kept_of[source.name] += 1
         barren = 0 if len(harvest.kept) > before else barren + 1
-        harvest.ended = "" if asking.stopped_by is None else str(asking.stopped_by)
         harvest.paid = asking.total
         harvest.save()
     harvest.save()
-
-
-def _choose(sources: Sequence[Parent], visits: Counter[str], kept_of: Counter[str], needed: int) -> list[Parent]:
-    left = [source for source in sources if visits[source.name] < MOST_VISITS]
-    left.sort(key=lambda source: (kept_of[source.name], visits[source.name]))
-    return left[: min(ceil(needed / PER_CALL), SOURCES_OF_A_ROUND)]
 
 
 async def _propose(
     chosen: Sequence[Parent], visits: Counter[str], screen: TaskScreen, asking: Inquiry, harvest: Harvest
 ) -> list[tuple[Parent, Made]]:
     """The proposals whose answers are worth a check."""
-    proposing = [_until_stopped(source.propose(visits[source.name])) for source in chosen]
+    proposing = [_until_stopped(source.propose(visits[source.name]), harvest) for source in chosen]
     candidates = []
     for source, tasks in zip(chosen, await asking.stage("propose", proposing), strict=True):
         for made in tasks or ():
@@ -107,9 +107,10 @@ def _admit(result: Made | Dropped, screen: TaskScreen, harvest: Harvest) -> bool
     return False
 
 
-async def _until_stopped(work: Awaitable[R]) -> R | None:
+async def _until_stopped(work: Awaitable[R], harvest: Harvest) -> R | None:
     """None once the budget or the models have ended it: what is under way is lost, what is done is kept."""
     try:
         return await work
-    except (BudgetSpent, PolicyError):
+    except (BudgetSpent, PolicyError) as error:
+        harvest.ended = harvest.ended or str(error)
         return None

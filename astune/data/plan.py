@@ -9,7 +9,7 @@ from math import ceil
 from statistics import mean
 
 from astune.config.tasks import AugmentConfig
-from astune.data.grow import MOST_VISITS, PER_CALL, Parent
+from astune.data.grow import PER_CALL, Parent, most_visits
 from astune.data.prompts import program_messages, solve_messages
 
 LETTERS_OF_A_TOKEN = 4
@@ -41,8 +41,7 @@ def plan_calls(config: AugmentConfig, target: int, sources: Sequence[Parent], cl
     most = agree + code
     if closed_book:
         least, most = config.solutions, most + 2 * config.solutions
-    asked = ceil(target / PER_CALL), MOST_VISITS * len(sources)
-    asked = asked[0], max(asked)
+    asked = ceil(target / PER_CALL), most_visits(sources, target) * len(sources)
     calls = asked[0] + target * least, asked[1] * (1 + PER_CALL * most)
     if config.max_calls is not None:
         calls = min(calls[0], config.max_calls), min(calls[1], config.max_calls)

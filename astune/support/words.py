@@ -11,7 +11,7 @@ from itertools import pairwise
 
 WORD = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
 _WORD = re.compile(WORD)
-_WORD_OR_SIGN = re.compile(WORD + r"|[-+*/^=<>%×÷](?=\s*(?:[\d(]|\w\b))")
+_WORD_OR_SIGN = re.compile(WORD + r"|[-+*/^=<>%×÷](?=\s*(?:[\d(]|\w\b))")  # noqa: RUF001
 
 Words = tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.data_filters import CHANGED, measure, pass_rates
+from benchmarks.data_filters import CHANGED, measure, mistaken, pass_rates
 
 
 def test_planted_faults_are_found_and_good_tasks_kept() -> None:
@@ -14,3 +14,4 @@ def test_planted_faults_are_found_and_good_tasks_kept() -> None:
 def test_no_leak_passes_with_a_fifth_of_its_words_changed() -> None:
     rates = dict(zip(CHANGED, pass_rates(seed=0), strict=True))
     assert rates[0.1] == rates[0.2] == 0.0
+    assert mistaken(seed=0) < 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,11 @@ def add_data(commands: Commands) -> None:
     expand = actions.add_parser(
         "expand",
         help="more tasks like the training tasks",
-        description="Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent "
-        "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and "
-        "listed beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came.",
+        description=_wrap(
+            "Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent solutions "
+            "agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and listed "
+            "beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came."
+        ),
         examples=EXPAND_EXAMPLES,
     )
     expand.set_defaults(execute=_execute_expand)
@@ -53,15 +56,21 @@ def add_data(commands: Commands) -> None:
     documents = actions.add_parser(
         "from-documents",
         help="questions about documents",
-        description="Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages put together, a "
-        "number computed from two, and what is not in them. The evidence stands in the document word for word, readers "
-        "of it agree on the answer, and who has not read it does not know it; else the question is dropped and listed. "
-        "The same command goes on where one was stopped. Exits with 1 if fewer came.",
+        description=_wrap(
+            "Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages put together, a number "
+            "computed from two, and what is not in them. The evidence stands in the document word for word, readers of "
+            "it agree on the answer, and who has not read it does not know it; else the question is dropped and listed. "
+            "The same command goes on where one was stopped. Exits with 1 if fewer came."
+        ),
         examples=DOCUMENTS_EXAMPLES,
     )
     documents.set_defaults(execute=_execute_documents)
     documents.add_argument("documents", type=Path, metavar="DOCUMENTS", help="a file, or a folder of files")
     _add_common(documents, "asked.jsonl")
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(text, 100)
 
 
 def _add_common(command: argparse.ArgumentParser, out: str) -> None:
