@@ -43,8 +43,8 @@ def add_data(commands: Commands) -> None:
         "expand",
         help="more tasks like the training tasks",
         description=_wrap(
-            "Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent solutions "
-            "agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and listed "
+            "Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent "
+            "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and listed "
             "beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came."
         ),
         examples=EXPAND_EXAMPLES,
@@ -59,7 +59,7 @@ def add_data(commands: Commands) -> None:
         description=_wrap(
             "Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages put together, a number "
             "computed from two, and what is not in them. The evidence stands in the document word for word, readers of "
-            "it agree on the answer, and who has not read it does not know it; else the question is dropped and listed. "
+            "it agree on the answer, and who has not read it does not know; else the question is dropped and listed. "
             "The same command goes on where one was stopped. Exits with 1 if fewer came."
         ),
         examples=DOCUMENTS_EXAMPLES,
