@@ -11,7 +11,7 @@ from astune.data.expand import digest
 from astune.data.grow import PER_CALL
 from astune.data.made import Dropped, Made
 from astune.data.prompts import ASK_FOR, NOT_IN_DOCUMENTS, Proposals, ask_messages
-from astune.support.words import features, words_of
+from astune.support.words import features, holds, words_of
 
 KINDS = tuple(ASK_FOR)
 OF_TWO = ("two", "computed")
@@ -127,7 +127,7 @@ def find_problem(made: Made, texts: Sequence[str]) -> str:
             return f"not in the document: {span!r:.200}"
     if not all(any(span in document for span in spans) for document in documents):
         return "the evidence is in one of the two documents alone"
-    if made.lineage["kind"] == "fact" and not _holds(words_of(" ".join(spans)), words_of(made.answer)):
+    if made.lineage["kind"] == "fact" and not holds(words_of(" ".join(spans)), words_of(made.answer)):
         return f"the evidence does not hold the answer {made.answer!r:.80}"
     return ""
 
@@ -145,7 +145,3 @@ def split_documents(documents: Sequence[Document], share: float) -> tuple[list[D
 
 def _squeeze(text: str) -> str:
     return " ".join(text.split())
-
-
-def _holds(words: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))

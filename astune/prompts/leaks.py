@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from astune.support.words import Words, words_of
+from astune.support.words import Words, holds, words_of
 from astune.task_judge.llm.shown_attempt import show_task
 from astune.types import Task
 
@@ -56,11 +56,11 @@ class LeakCheck:
     def _find_quoted(self, words: Words, size: int) -> Iterator[tuple[Words, str]]:
         owners = self._runs[size]
         for run in _runs_of(words, size):
-            if run in owners and len(owners[run]) <= MOST_TASKS and not any(_holds(text, run) for text in self._first):
+            if run in owners and len(owners[run]) <= MOST_TASKS and not any(holds(text, run) for text in self._first):
                 yield run, min(owners[run])
 
     def _is_new(self, answer: Words, words: Words) -> bool:
-        return _holds(words, answer) and not any(_holds(text, answer) for text in self._first)
+        return holds(words, answer) and not any(holds(text, answer) for text in self._first)
 
 
 def _owners(tasks: Sequence[Task], size: int) -> Mapping[Words, set[str]]:
@@ -98,7 +98,3 @@ def _runs_of(words: Words, size: int) -> Iterator[Words]:
 def _is_long(answer: Words) -> bool:
     whole = " ".join(answer)
     return len(whole) >= LONG_ANSWER and (len(answer) >= 3 or re.search(r"\d{5}", whole) is not None)
-
-
-def _holds(words: Words, wanted: Words) -> bool:
-    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))

@@ -39,3 +39,8 @@ def features(text: str) -> frozenset[Words]:
     order, still shares."""
     words = signs_of(text)
     return frozenset([*((word,) for word in words), *pairwise(words)])
+
+
+def holds(words: Words, wanted: Words) -> bool:
+    """True if `wanted` stand in `words`, one after the other."""
+    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
