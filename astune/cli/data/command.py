@@ -44,8 +44,8 @@ def add_data(commands: Commands) -> None:
         help="more tasks like the training tasks",
         description=_wrap(
             "Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent "
-            "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped and "
-            "listed beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came."
+            "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped "
+            "and listed beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came."
         ),
         examples=EXPAND_EXAMPLES,
     )
