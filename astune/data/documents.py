@@ -6,6 +6,8 @@ AgentScope 2.x's parsers are used where they are installed (its extra `rag`), el
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from astune.errors import MissingDependency, TaskError
 from astune.support.words import words_of
 
+logger = logging.getLogger(__name__)
 TEXT = (".md", ".markdown", ".txt", ".rst")
 OF_AGENTSCOPE = (".pdf", ".docx", ".pptx")
 """Kinds that AgentScope has a parser for."""
@@ -53,10 +56,13 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
     """
     if not source.exists():
         raise TaskError(f"{source}: there is no such file or folder of documents")
-    files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
+    files = _list_files(source) if source.is_dir() else [source]
     known = [path for path in files if path.suffix.lower() in SUFFIXES]
     if not known:
         raise TaskError(f"{source}: no documents; expected {', '.join(SUFFIXES)}")
+    if others := sorted({path.suffix or path.name for path in files} - {path.suffix for path in known}):
+        left_out = len(files) - len(known)
+        logger.warning("%s: files of other kinds are not read (%d): %s", source, left_out, ", ".join(others))
     found: dict[str, Document] = {}
     problems = []
     for path in known:
@@ -77,6 +83,15 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
     if problems:
         raise TaskError("\n".join([*problems, "take these out, or give the files that can be read"]))
     return [*found.values()]
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """All files in a folder. Raises TaskError for one that may not be looked into."""
+
+    def refuse(error: OSError) -> None:
+        raise TaskError(f"{error.filename}: cannot be read: {error.strerror}")
+
+    return sorted(Path(place, name) for place, _, names in os.walk(folder, onerror=refuse) for name in names)
 
 
 def read_pages(path: Path) -> list[tuple[str, str]]:

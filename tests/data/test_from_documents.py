@@ -84,8 +84,9 @@ def write_files(folder: Path) -> None:
     (folder / "f.txt").write_text("# Notes\n\nThe tower has 80 steps. It leans.\n")
 
 
-def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path) -> None:
+def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_files(tmp_path / "all")
+    (tmp_path / "all/g.png").write_bytes(b"")
     found = {
         (passage.file, passage.place, passage.text)
         for document in read_documents(tmp_path / "all", 200)
@@ -104,6 +105,7 @@ def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path) -> N
         ("page 1", "The mill weighs 14 kg."),
         ("page 2", "It was built in 1923."),
     ]
+    assert "files of other kinds are not read (1): .png" in caplog.text
     slides = [(place, text.strip()) for place, text in _convert(tmp_path / "all/c.pptx")]
     assert slides == [("slide 1", "# First, 7 doors."), ("slide 2", "# Then 9 gates.")]
     assert _convert(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
