@@ -58,11 +58,12 @@ class PlantedDocuments:
         self._planted: dict[str, str | None] = {}
         self._shares = dict(shares or {})
         for number in range(documents):
-            lines = [*(sentence for _, sentence in COMMON.values())] if number == 0 else []
+            lines = []
             for _ in range(6):
                 name = f"{rng.choice(SYLLABLES)}{rng.choice(SYLLABLES).lower()} {rng.randint(100, 999)}"
                 self.facts[name] = rng.randint(10, 99), rng.randint(100, 300)
                 lines.append("The {} weighs {} kg and is {} cm high.".format(name, *self.facts[name]))
+                lines.extend(sentence for _, sentence in COMMON.values())  # in each passage
             self.texts[f"machines_{number}.md"] = f"# Machines {number}\n\n" + "\n".join(lines) + "\n"
 
     def write(self, folder: Path) -> None:
@@ -118,7 +119,7 @@ class PlantedDocuments:
         question, answer, evidence = self._good(kind, found, rng)
         if fault == "found" and kind == "absent":
             question = f"How high is the {rng.choice(found[0])[0]}?"
-        elif fault == "known" and kind == "fact" and "capital of France" in texts[0]:
+        elif fault == "known" and kind == "fact":
             question = rng.choice([*COMMON])
             answer, sentence = COMMON[question]
             evidence = [sentence]

@@ -18,7 +18,7 @@ from astune.testing import ScriptedChatServer
 from tests.data.planted_documents import PlantedDocuments
 from tests.data.test_expand import rows_of
 
-SHARES = {"evidence": 0.15, "wrong answer": 0.1, "known": 0.1, "unanswerable": 0.1, "found": 0.1}
+SHARES = {"evidence": 0.15, "wrong answer": 0.1, "known": 0.1, "unanswerable": 0.1, "found": 0.4}
 
 
 def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_path: Path) -> None:
@@ -46,6 +46,7 @@ def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_
         assert all(span in whole for span in row["lineage"]["evidence"])
         assert (row["answer"] == NOT_IN_DOCUMENTS) == (row["lineage"]["kind"] == "absent")
     dropped = rows_of(tmp_path / "asked.dropped.jsonl") + rows_of(tmp_path / "asked.held_out.dropped.jsonl")
+    assert {row["reason"] for row in dropped} >= {"evidence", "wrong answer", "known", "found"}
     names = {"unanswerable": {"evidence", "wrong answer"}, None: {"copy", "near copy", "leak"}}
     for row in dropped:
         planted = world.fault_of(row)

@@ -76,7 +76,19 @@ LIMITS = {"TooManyTurns", "ContextOverflow"}
 needs_agentscope_2 = pytest.mark.skipif(AGENTSCOPE != "2", reason="the pages are written for AgentScope 2.x")
 LOOKING = (
     *("config", "doctor", "eval", "report", "view", "replay", "rescore", "diff", "tools"),
-    *("init", "check-tasks", "judge-report", "rubrics", "tasks", "env", "export", "online", "prompt", "compare", "data"),
+    *(
+        "init",
+        "check-tasks",
+        "judge-report",
+        "rubrics",
+        "tasks",
+        "env",
+        "export",
+        "online",
+        "prompt",
+        "compare",
+        "data",
+    ),
 )
 """Commands that take no keys of training."""
 LEARNED_NOTHING = 3
