@@ -209,13 +209,14 @@ class Timeline:
 class WorkflowOutput:
     """The result of a workflow. `reward=None` means: ask the judge.
 
-    `response` is the name AgentScope 1.x's tuner has for `answer`; giving either sets both.
-    """
+    `response` is the name AgentScope 1.x's tuner has for `answer`; giving either sets both. `events` tell people what
+    happened: each has a `text`, and may have `who`, `heading` and `known_to` (docs/workflows.md)."""
 
     answer: Any = None
     reward: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     response: Any = None
+    events: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if self.answer is None:

@@ -168,6 +168,8 @@ def episode_to_row(record: EpisodeRecord) -> dict[str, Any]:
 
 def _output_to_row(output: WorkflowOutput) -> dict[str, Any]:
     row: dict[str, Any] = {"reward": output.reward, "metrics": output.metrics}
+    if output.events:
+        row["events"] = plain_foreign(output.events)
     same = output.response is output.answer  # their == is somebody else's code
     return row if same else {**row, "response": plain_foreign(output.response)}
 

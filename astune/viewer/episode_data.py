@@ -182,6 +182,7 @@ def episode_data(
         "bubbles": [_drop_empty(asdict(bubble)) for bubble in conversation(episode)],
         "verdict": None if verdict is None else vars(verdict),
         "given": None if output is None else {"reward": output.reward, "metrics": output.metrics},
+        "events": [] if output is None else output.events,
         "metrics": episode.metrics,
         "metadata": episode.task.metadata,
         "agent_rewards": episode.agent_rewards,

@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 WorkflowFactory = Callable[[], "Workflow"]
 
+EVENT = ("text", "who", "heading", "known_to")
+"""What an event of an output may have; `text` it must."""
 _ALLOWED = ("task", "model", "auxiliary_models", "logger", "tuner", PARAMETER)
 
 
@@ -200,6 +202,11 @@ def check_output(value: object, workflow: Workflow) -> WorkflowOutput:
             "for example WorkflowOutput(answer=...) for the judge, or WorkflowOutput(answer=..., reward=1.0)."
         )
     check_reply(output.answer, source)
+    for event in output.events:
+        if not isinstance(event, Mapping) or "text" not in event or not {*event} <= {*EVENT}:
+            raise WorkflowError(
+                f"{source} returned the event {show_value(event)}; expected one with {', '.join(EVENT)}"
+            )
     try:
         return replace(output, metrics=figures(output.metrics))
     except ValueError as error:

@@ -179,7 +179,9 @@ def episodes(draw: st.DrawFn) -> Episode:
             span = Span(index, len(prompt), len(prompt) + len(output), 0, 1.0, trainable, logprobs, draw(st.booleans()))
             timelines.append(Timeline(agent, prompt + output, (span,), fork))
     verdict = draw(st.none() | st.builds(Verdict, st.floats(-1, 1), st.none() | st.booleans(), texts))
-    output = draw(st.none() | st.builds(WorkflowOutput, answer=st.none() | texts | st.lists(st.integers())))
+    events = st.just(()) | st.lists(st.fixed_dictionaries({"text": texts}, optional={"who": texts}), min_size=1)
+    answers = st.none() | texts | st.lists(st.integers())
+    output = draw(st.none() | st.builds(WorkflowOutput, answer=answers, events=events))
     return Episode("e", Task("t", draw(texts)), tuple(turns), tuple(timelines), StopReason.COMPLETED, output, verdict)
 
 

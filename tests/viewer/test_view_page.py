@@ -411,6 +411,30 @@ def test_a_long_episode_opens_with_a_few_of_its_tokens_and_jumps_to_the_last(pag
     assert page.eval("document.querySelector('.stream').scrollTop") > 5000
 
 
+def test_what_happened_is_told_by_heading_and_what_not_all_knew_says_who_did(page, tmp_path):
+    run = empty_run(tmp_path)
+    told = (
+        {"text": "wants to kill 4", "who": "2 wolf", "heading": "night 1", "known_to": ["2 wolf", "3 wolf"]},
+        {"text": HOSTILE, "heading": "day 1"},
+        {"text": "votes for 2", "who": "5 villager", "heading": "day 1"},
+    )
+    with EpisodeLog(run) as log:
+        log.write(replace(small_episode(1.0), output=WorkflowOutput(events=told)), step=1, phase="train")
+        log.write(small_episode(1.0), step=1, phase="train")
+    page.open(write_view(run.path, tmp_path / "view.html").as_uri() + "#episode=train:1")
+    page.wait("document.querySelector('#happened')")
+    lines = page.eval("[...document.querySelector('#happened > div').children].map(line => line.textContent)")
+    assert lines == [
+        "night 1",
+        "2 wolfwants to kill 4known to 2 wolf, 3 wolf",
+        "day 1",
+        HOSTILE,
+        "5 villagervotes for 2",
+    ]
+    page.press("n")
+    page.wait("location.hash.includes('train%3A2') && !document.querySelector('#happened')")
+
+
 def test_a_damaged_run_tells_how_many_lines_are_missing(page, tmp_path):
     run = empty_run(tmp_path)
     with EpisodeLog(run) as log:

@@ -15,7 +15,7 @@ async function renderEpisode() {
   const episode = await readEpisode(row);
   if (state.episode !== row.key) return; // another one was chosen meanwhile
   Object.assign(shown, { episode, lane: 0 });
-  $("episode").replaceChildren(episodeHead(row), ...[error(), task(row), verdict(row), training(row)].filter(Boolean), ...forestAndColumns());
+  $("episode").replaceChildren(episodeHead(row), ...[error(), task(row), verdict(row), training(row), happened()].filter(Boolean), ...forestAndColumns());
   show("episode");
   scrollTo(0, 0);
   renderChat();
@@ -125,6 +125,18 @@ function error() {
   if (raised === null) return null;
   return el("section", { class: "card wrong", role: "note" }, el("h2", {}, `Error in the ${raised.stage}: ${raised.kind}`), el("p", { class: "text" }, raised.message),
     raised.traceback ? el("details", { open: true }, el("summary", {}, "traceback"), el("pre", { tabindex: 0 }, raised.traceback)) : null);
+}
+
+/** What the workflow tells of the episode, by heading; a line that not all knew of says who did. */
+function happened() {
+  const { events } = shown.episode;
+  if (!events.length) return null;
+  const lines = events.flatMap(({ text, who, heading, known_to: known }, i) => [
+    heading && heading !== events[i - 1]?.heading ? el("h3", {}, heading) : null,
+    el("p", { class: known ? "event secret" : "event" }, who ? el("b", {}, who) : null, el("span", {}, text),
+      known ? el("span", { class: "mark" }, `known to ${[known].flat().join(", ")}`) : null),
+  ]);
+  return el("section", { id: "happened", class: "card" }, el("h2", {}, "What happened"), el("div", {}, ...lines.filter((line) => line !== null)));
 }
 
 function forestAndColumns() {

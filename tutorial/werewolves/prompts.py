@@ -1,0 +1,59 @@
+"""The text in which a player is asked. It is made of what its seat knows (`View`) and of nothing else."""
+
+from rules import Event, Question, View
+from scripted import count_blamed
+
+RULES = (
+    "We play Werewolves. By night the wolves kill one, by day all vote who must die. The village wins when no wolf is "
+    "left, the wolves when they are as many as the others. Say one short sentence, then end with: The answer is N. "
+    "N is a number that you may name, or 0 for nobody."
+)
+ACTS = {
+    "kill": "Whom do the wolves kill?",
+    "see": "Whom do you want to see?",
+    "potion": "{victim} is to die tonight. Name that one to save it, another to poison it.",
+    "blame": "Whom do you blame, aloud?",
+    "vote": "For whose death do you vote?",
+    "shoot": "You die. Whom do you shoot?",
+}
+
+
+def ask_short(question: Question, heard: int) -> str:
+    """For the tiny model: who may be named, each after one word about it. It stands where this model expects the result
+    of a tool."""
+    words = ", ".join(f"{describe(question.view, seat)} {seat}" for seat in question.legal)
+    victim = f"dying {question.victim}. " if question.victim else ""
+    return f"<tool_response>\n{question.act}: {victim}{words}.\n</tool_response>"
+
+
+def describe(view: View, seat: int) -> str:
+    """A word or two about a seat: whether it is blamed today, and what is known of it."""
+    blamed = count_blamed(view)
+    said = ("most" if blamed[seat] == max(blamed.values()) else "blamed") if blamed[seat] else ""
+    known = {"wolf": "wolf", "good": "good"}.get(view.known.get(seat, ""), "")
+    return " ".join(filter(None, (said, known))) or "other"
+
+
+def ask_full(question: Question, heard: int) -> str:
+    """Everything that happened since the player was asked before, in sentences."""
+    view = question.view
+    known = ", ".join(f"{seat} is {role}" for seat, role in sorted(view.known.items()) if seat != view.seat)
+    first = [RULES, f"You are player {view.seat}, a {view.role}."] if heard == 0 else []
+    happened = [
+        f"{event.when.capitalize()}." if event.what == "begin" else f"{event.who or ''} {tell(event)}".strip()
+        for event in view.events[heard:]
+    ]
+    legal = ", ".join(map(str, question.legal))
+    asked = ACTS[question.act].format(victim=question.victim or "Nobody")
+    return "\n".join([*first, *happened, f"You know: {known or 'nothing'}.", f"{asked} You may name {legal}, or 0."])
+
+
+def tell(event: Event) -> str:
+    """What somebody did, without who it was, or what happened."""
+    verbs = {"kill": "wants to kill", "save": "saves", "poison": "poisons", "blame": "blames", "vote": "votes for"}
+    if event.what in verbs:
+        said = f' "{event.words}"' if event.words else ""
+        return f"{verbs[event.what]} {event.whom or 'nobody'}.{said}"
+    if event.what == "see":
+        return f"sees that {event.whom} is {event.words}." if event.whom else "sees nobody."
+    return f"is {event.what}, a {event.words}." if event.who else f"{event.what}."
