@@ -207,10 +207,9 @@ class Timeline:
 
 @dataclass(frozen=True)
 class WorkflowOutput:
-    """The result of a workflow. `reward=None` means: ask the judge.
-
-    `response` is the name AgentScope 1.x's tuner has for `answer`; giving either sets both. `events` tell people what
-    happened: each has a `text`, and may have `who`, `heading` and `known_to` (docs/workflows.md)."""
+    """The result of a workflow. `reward=None` means: ask the judge. `response` is AgentScope 1.x's name for `answer`;
+    giving either sets both. `events` tell people what happened: `text`, and any of `who`, `heading` and `known_to`.
+    """
 
     answer: Any = None
     reward: float | None = None
