@@ -187,6 +187,9 @@ def test_the_wrong_type_of_output_is_named_with_the_function_that_returned_it():
         check_output("2", workflow)
     with pytest.raises(WorkflowError, match=r"Solve.execute \(.*\) returned None; expected astune.WorkflowOutput"):
         check_output(None, Solve())
+    for event in ("a vote", {"who": "5"}, {"text": "a vote", "whom": "5"}):
+        with pytest.raises(WorkflowError, match="returned the event .* expected one with text, who, heading, known_to"):
+            check_output(WorkflowOutput(events=[{"text": "night"}, event]), Solve())
 
 
 def test_a_stranger_that_is_called_workflow_output_is_not_taken_for_one():
