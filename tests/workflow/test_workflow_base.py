@@ -188,7 +188,9 @@ def test_the_wrong_type_of_output_is_named_with_the_function_that_returned_it():
     with pytest.raises(WorkflowError, match=r"Solve.execute \(.*\) returned None; expected astune.WorkflowOutput"):
         check_output(None, Solve())
     for event in ("a vote", {"who": "5"}, {"text": "a vote", "whom": "5"}):
-        with pytest.raises(WorkflowError, match="returned the event .* expected one with text, who, heading, known_to"):
+        with pytest.raises(
+            WorkflowError, match=r"returned the event .* expected one with text, who, heading, known_to"
+        ):
             check_output(WorkflowOutput(events=[{"text": "night"}, event]), Solve())
 
 
