@@ -46,6 +46,8 @@ class Sampling:
     """Generation ends after the token that completes the first of these texts; it is part of the output."""
     seed: int | None = None
     """Equal seed, prompt, weights: equal answer, whatever else runs beside it."""
+    model: str = ""
+    """The one of `astune.models` that answers; empty where there is only one."""
 
     def __post_init__(self) -> None:
         _check("max_tokens", self.max_tokens, f"an integer from 1 to {MOST_INTEGER}", 1, MOST_INTEGER, whole=True)

@@ -97,7 +97,7 @@ class Turn:
     also where the history was rewritten and the tokens do not go on from it. `call` is the number of the call in the
     order in which calls began; an episode's turns stand in the order in which they ended. `unread` says that the answer
     has marks of a tool call and no call could be read, though tools were offered. `cut` is what the run took out
-    just before. `messages`, `tools` and `response` (OpenAI's shape) are for people; nothing is computed from them.
+    just before. `model` is the one of several that answered. `messages`, `tools` and `response` are for people.
     """
 
     agent: str
@@ -117,6 +117,7 @@ class Turn:
     call: int = 0
     unread: bool = False
     cut: ContextCut | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", Messages.of(self.messages))
@@ -389,8 +390,7 @@ class Update:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The end of a run. `summary` holds the figures of the final table. `learned_nothing` is the status of a run that
-    went through all its steps, none of which changed the model."""
+    """The end of a run. `summary` has the figures of the final table. After `learned_nothing` no model is changed."""
 
     run_dir: Path
     steps: int

@@ -105,11 +105,11 @@ class Ours:
     async def _solved(self, weights: Mapping[str, torch.Tensor] | None) -> float:
         run, held_out = self._run, self._held_out
         if weights is not None:
-            run.learner._loaded.model.load_state_dict(weights)  # type: ignore[attr-defined]
-        await run.learner.publish()
+            run.only.learner._loaded.model.load_state_dict(weights)  # type: ignore[attr-defined]
+        await run.only.learner.publish()
         sampling = sampling_for(run.config, held_out.decoding)
         groups = await roll_out(run, held_out.tasks, 1, sampling, "held out", "held out")
-        await run.learner.publish()
+        await run.only.learner.publish()
         return evaluation_metrics(groups, 0.0)["success"]
 
 

@@ -114,6 +114,11 @@ class BatchRules:
         return replace(ruled, groups=shaped, metrics=ruled.metrics | metrics)
 
 
+def leave_out_all(groups: Sequence[Group], reason: str) -> Ruled:
+    """Nothing is learned from."""
+    return Ruled([], [(reason, episode) for group in groups for episode in group.episodes])
+
+
 def is_right(episode: Episode) -> bool | None:
     """True for a right answer, by its verdict, else by its reward; None if nobody judged it."""
     if episode.verdict is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from astune.types import Episode, Group, Sample, StopReason, Turn
 
-UNJUDGED, NO_SIGNAL, LATE = "unjudged", "no_signal", "late"
+UNJUDGED, NO_SIGNAL, LATE, NOT_ITS_TURN = "unjudged", "no_signal", "late", "not_its_turn"
 """Why whole episodes are left out."""
 SKIPPED_UPDATE, NO_TEACHER = "skipped_update", "no_teacher"
 """Why they are after all, as an update shows."""
@@ -39,13 +40,29 @@ class Receipt:
     """The same for a trainer that shares all prefixes within an episode."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Sampled tokens by the reason they are not trained: `unjudged`, `late`, `no_signal`, `skipped_update`,
-    `no_teacher`, or what `Turn.excluded` says."""
+    `no_teacher`, `not_its_turn`, or what `Turn.excluded` says."""
     forks: dict[str, int] = field(default_factory=dict)
     trained_by_version: dict[int, int] = field(default_factory=dict)
     """Trained tokens by the policy version that sampled them."""
     weight_sum: float = 0.0
     groups_used: int = 0
     groups_without_signal: int = 0
+
+    def __add__(self, other: Receipt) -> Receipt:
+        """Account for what two models said. Groups and weights are those of the one that has the most."""
+        sums: dict[str, Any] = {}
+        for each in fields(self):
+            one, two = getattr(self, each.name), getattr(other, each.name)
+            sums[each.name] = dict(Counter(one) + Counter(two)) if isinstance(one, dict) else one + two
+        used = max(self.groups_used, other.groups_used)
+        groups = max(each.groups_used + each.groups_without_signal for each in (self, other))
+        sums |= {"groups_used": used, "groups_without_signal": groups - used}
+        return Receipt(**sums | {"weight_sum": max(self.weight_sum, other.weight_sum)})
+
+    def count_from(self, policy_version: int) -> Receipt:
+        """The same with versions counted from that one on, as those of several models can be added up."""
+        ages = {version - policy_version: count for version, count in self.trained_by_version.items()}
+        return replace(self, trained_by_version=ages)
 
     def metrics(self, policy_version: int) -> dict[str, float]:
         """The receipt as figures for the log. `policy_version` is the one before the update."""

@@ -26,11 +26,13 @@ from astune.config.rules import (
     STAGES,
     contradictions,
     contradictions_without_a_run,
+    own_key_problems,
     stage_contradictions,
     wrong_sections,
 )
+from astune.config.rules.models import config_of
 from astune.config.schema import Config
-from astune.config.section import Located, Section
+from astune.config.section import LaidOver, Located, Section, merge
 from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
 from astune.errors import ConfigError, nearest
 from astune.support.file_kinds import Kind, other_kind
@@ -118,6 +120,7 @@ def load_config(
     loaded = LoadedConfig(config, stack.origins(), conf, stages)
     for key, what in _contradictions(loaded) if for_run else contradictions_without_a_run(config):
         stack.problem(key, what)
+    _check_models(stack, config, contradictions if for_run else contradictions_without_a_run)
     if stack.problems:
         raise stack.error()
     return loaded
@@ -168,6 +171,26 @@ def _stages(stack: _Stack, conf: Path | None, layers: list[Layer], rules: Rules)
         yield LoadedConfig(config, stage.origins(), conf)
 
 
+def _check_models(stack: _Stack, config: Config, rules: Rules) -> None:
+    """Put what is wrong in one of `astune.models` alone, and not in the run's own sections, among the problems of
+    `stack`."""
+    known = {*rules(config)} if config.astune.models else set()
+    for name, model in config.astune.models.items():
+        key = f"astune.models.{name}"
+        for problem in own_key_problems(name, model):
+            stack.problem(*problem)
+        try:
+            laid_over = config.model_copy(update={"astune": config_of(config.astune, name)})
+        except ValidationError as error:
+            section = {"LoraConfig": "model.lora", "TrainerConfig": "trainer"}.get(error.title, "algorithm")
+            for details in error.errors():
+                stack.complain(details, f"astune.{section}", f"{key}.{section.rpartition('.')[2]}")
+            continue
+        for where, what in rules(laid_over):
+            if (where, what) not in known:
+                stack.problem(key, f"{where}: {what}")
+
+
 class _Stack:
     """Layers put on top of each other over the code defaults, interpolated, and the list of what is wrong."""
 
@@ -176,7 +199,7 @@ class _Stack:
         self.problems = [problem for layer in layers for problem in layer.problems]
         tree: dict[str, Any] = DEFAULTS.model_dump(mode="json")
         for layer in layers:
-            tree = _merge(tree, layer.values)
+            tree = merge(tree, layer.values)
         self.tree: dict[str, Any] = self._interpolate(tree)
 
     def get(self, key: str) -> Any:
@@ -253,9 +276,21 @@ class _Stack:
         names = self.get(key)
         for name in names if isinstance(names, dict) else ():
             for inner, field in section.model_fields.items():
-                mark = next((mark for mark in field.metadata if isinstance(mark, Located)), None)
-                if mark and self.get(place := f"{key}.{name}.{inner}") is not None:
-                    self.set(place, self._locate(place, self.get(place), mark.kind))
+                place = f"{key}.{name}.{inner}"
+                for mark in field.metadata if self.get(place) is not None else ():
+                    if isinstance(mark, Located):
+                        self.set(place, self._locate(place, self.get(place), mark.kind))
+                    elif isinstance(mark, LaidOver):
+                        self._locate_laid_over(place, mark.section)
+
+    def _locate_laid_over(self, key: str, section: str) -> None:
+        """The same in keys of another section that are laid over those there."""
+        inside = self.get(key)
+        for name in inside if isinstance(inside, dict) else ():
+            field = FIELDS.get(f"{section}.{name}")
+            mark = next((mark for mark in field.metadata if isinstance(mark, Located)), None) if field else None
+            if mark and inside[name] is not None:
+                self.set(f"{key}.{name}", self._locate(f"{key}.{name}", inside[name], mark.kind))
 
     def _locate(self, key: str, value: Any, kind: str) -> Any:
         """`value` with the paths in it made absolute: a text, the texts of a section, or a list of either."""
@@ -273,26 +308,29 @@ class _Stack:
             return Config.model_validate(self.tree)
         except ValidationError as error:
             for details in error.errors():
-                self._complain(details)
+                self.complain(details)
             raise self.error() from error
 
-    def _complain(self, details: ErrorDetails) -> None:
-        key, kind, value = ".".join(str(part) for part in details["loc"]), details["type"], details["input"]
+    def complain(self, details: ErrorDetails, section: str = "", at: str = "") -> None:
+        """Put pydantic's error among the problems: of a value in `section` that stands `at` another place."""
+        key = ".".join([*([section] if section else []), *map(str, details["loc"])])
+        kind, value = details["type"], details["input"]
+        place = at + key.removeprefix(section) if section else key
         if kind == "extra_forbidden":
-            self.problem(key, unknown_key(key))
+            self.problem(place, unknown_key(key))
         elif kind == "missing":
-            self.problem(key.rpartition(".")[0], f"too few values, got {value!r}")
+            self.problem(place.rpartition(".")[0], f"too few values, got {value!r}")
         elif kind == "model_type":
-            self.problem(key, f"expected a section with {', '.join(children(key))}, got {value!r}")
+            self.problem(place, f"expected a section with {', '.join(children(key))}, got {value!r}")
         elif kind == "literal_error":
             expected = str(details["ctx"]["expected"])
             hint = nearest(str(value), re.findall(r"'(.*?)'", expected))
-            self.problem(key, f"expected {expected}, got {value!r}{'.' if hint else ''}{hint}")
+            self.problem(place, f"expected {expected}, got {value!r}{'.' if hint else ''}{hint}")
         elif kind == "string_pattern_mismatch":
-            self.problem(key, f"expected {FIELDS[key].description}, got {value!r}")
+            self.problem(place, f"expected {FIELDS[key].description}, got {value!r}")
         else:
             plain = details["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-            self.problem(key, f"expected {EXPECTED.get(kind, plain)}, got {value!r}")
+            self.problem(place, f"expected {EXPECTED.get(kind, plain)}, got {value!r}")
 
 
 def _is_plain(value: Any) -> bool:
@@ -314,15 +352,6 @@ def _plain(error: OmegaConfBaseException) -> str:
 
 def _file(place: Place) -> Path | None:
     return place.file if isinstance(place, Origin) else None
-
-
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`: sections are merged, everything else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def _locate_all(value: Any, kind: str, folder: Path) -> Any:

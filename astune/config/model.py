@@ -1,12 +1,14 @@
-"""`astune.model`: the model that is trained, and low-rank adapters in the place of all its weights."""
+"""`astune.model`: the model that is trained, and low-rank adapters in the place of all its weights. `astune.models`:
+several of them in one run, each with what is its own laid over what is the run's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NaiveDatetime, PositiveInt
+from pydantic import Field, NaiveDatetime, PositiveInt, model_validator
 
-from astune.config.section import Located, OnTrinity, OnVerl, Section, fate
+from astune.config.section import LaidOver, Located, OnTrinity, OnVerl, Section, fate
 
 
 class LoraConfig(Section):
@@ -199,3 +201,32 @@ class ModelConfig(Section):
         description="time that a chat template writes which asks for it, as 2026-01-31T12:00; null: that of the run's "
         "start, also when it is resumed or replayed",
     )
+
+
+class NamedModelConfig(Section):
+    """One of several models: an adapter over the base that all have in common."""
+
+    frozen: bool = Field(False, description="it answers, and is never trained")
+    start_from: Annotated[str | None, Located("folder")] = Field(
+        None,
+        description="adapter that it begins with, as runs/demo/x/checkpoints/step_000100/wolf; null: the base as it is",
+    )
+    lora: Annotated[dict[str, Any], LaidOver("astune.model.lora")] = Field(
+        default_factory=dict, description="keys of astune.model.lora that are other than there"
+    )
+    trainer: Annotated[dict[str, Any], LaidOver("astune.trainer")] = Field(
+        default_factory=dict, description="keys of its optimizer and schedule that are other than in astune.trainer"
+    )
+    algorithm: Annotated[dict[str, Any], LaidOver("astune.algorithm")] = Field(
+        default_factory=dict, description="keys of astune.algorithm that are other than there"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares_the_base(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and (own := {"path", "base"} & value.keys()):
+            raise ValueError(
+                f"no {own.pop()!r}: the models of a run are adapters over one base, astune.model.path, as one sampler "
+                "answers for all of them; start_from names an adapter, and other weights need a run of their own"
+            )
+        return value

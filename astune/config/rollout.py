@@ -249,6 +249,15 @@ class RolloutConfig(Section):
         default_factory=dict,
         description="chat APIs for agents that are not the policy, by name: {base_url, model, ...}",
     )
+    agents: dict[str, str] = Field(
+        default_factory=dict,
+        description="with astune.models, the model that agents run on by patterns of their names, as {'wolf_*': wolf}, "
+        "unless the workflow names one itself (`policy=`)",
+        json_schema_extra=fate(
+            OnTrinity(unsupported="Trinity trains one model, which all agents run on; take the key out"),
+            OnVerl(unsupported="verl trains one adapter, which all agents run on; take the key out"),
+        ),
+    )
     workspace: WorkspaceConfig = Field(
         default_factory=WorkspaceConfig,
         description="where the tools of an agent act: `tuner.workspace`",

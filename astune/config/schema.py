@@ -6,13 +6,15 @@ An unknown key, a wrong type or a combination that cannot work is a `ConfigError
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from astune.config.algorithm import AlgorithmConfig as AlgorithmConfig
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.evaluation import NAME
 from astune.config.evaluation import EvaluationConfig as EvaluationConfig
 from astune.config.judges import (
     RubricsConfig,
@@ -20,6 +22,7 @@ from astune.config.judges import (
 )
 from astune.config.model import LoraConfig as LoraConfig
 from astune.config.model import ModelConfig as ModelConfig
+from astune.config.model import NamedModelConfig as NamedModelConfig
 from astune.config.monitor import MonitorConfig as MonitorConfig
 from astune.config.online import OnlineConfig as OnlineConfig
 from astune.config.prompts import PromptsConfig as PromptsConfig
@@ -149,6 +152,21 @@ class AstuneConfig(Section):
         description="the model that is trained",
         json_schema_extra=fate(OnTrinity(ours="the workflow inside Trinity's runners renders and parses messages")),
     )
+    models: dict[str, NamedModelConfig] = Field(
+        default_factory=dict,
+        description="several models in one run, by name: adapters over astune.model, each with a learning of its own; "
+        "keys of each: frozen, start_from, lora, trainer, algorithm; empty: the one model",
+        json_schema_extra=fate(
+            OnTrinity(
+                unsupported="Trinity trains one model, and its servers answer with that one; take the key out and have "
+                "the others behind astune.rollout.auxiliary_models, or use the backbone 'local'"
+            ),
+            OnVerl(
+                unsupported="verl trains one adapter, and its servers answer with that one; take the key out and have "
+                "the others behind astune.rollout.auxiliary_models, or use the backbone 'local'"
+            ),
+        ),
+    )
     task_reader: TaskReaderConfig = Field(
         default_factory=TaskReaderConfig,
         description="where tasks come from",
@@ -231,6 +249,13 @@ class AstuneConfig(Section):
             OnVerl(ignored="for `astune online`, which is no run of verl"),
         ),
     )
+
+    @field_validator("models")
+    @classmethod
+    def _check_names(cls, models: dict[str, NamedModelConfig]) -> dict[str, NamedModelConfig]:
+        if wrong := [name for name in models if not re.fullmatch(NAME, name)]:
+            raise ValueError(f"names of letters, digits, - and _, and {wrong[0]!r} is none")
+        return models
 
     @property
     def traits(self) -> Traits:

@@ -38,6 +38,22 @@ class Located:
     kind: Literal["file", "folder", "plugin", "model"]
 
 
+@dataclass(frozen=True)
+class LaidOver:
+    """Marks a value that holds keys of another section, which are laid over those there."""
+
+    section: str
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`: sections are merged, everything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
 Plugin = Annotated[str, Located("plugin")]
 OptionalPlugin = Annotated[str | None, Located("plugin")]
 

@@ -70,6 +70,15 @@ class TrainerConfig(Section):
             )
         ),
     )
+    update: str = Field(
+        "all",
+        description="with astune.models, whose turn it is to learn: 'all', each in every step; 'alternate(5)', one "
+        "after the other, 5 steps each; or names, a step each, as 'wolf, wolf, villager'; the others stay as they are",
+        json_schema_extra=fate(
+            OnTrinity(unsupported="Trinity trains one model; take the key out"),
+            OnVerl(unsupported="verl trains one adapter; take the key out"),
+        ),
+    )
     optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = Field(
         "adamw",
         description="adamw_fused: one pass over the weights, faster on CUDA; adamw_8bit: averages in 8 bits, a quarter "

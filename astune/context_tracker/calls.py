@@ -1,7 +1,8 @@
 """One model call on its way: the request of an agent, the answer of a source, the turn that the answer becomes.
 
 A source answers calls: the policy, whose tokens are known, or an auxiliary model (`chat_source`), whose may not be.
-Agents name a source by `source=`: one of `astune.rollout.auxiliary_models`, or None, which is the policy.
+Agents name a source by `source=`: one of `astune.rollout.auxiliary_models`, or None, which is the policy. Where that
+has several models (`astune.models`), each is a source by its name.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Call:
     trainable: bool
     """True if the agent is trained: it is not frozen by `trainable=False`, nor on a model that is never trained."""
     source: str | None
-    """The auxiliary model that is asked; None is the policy."""
+    """The auxiliary model, or the one of several that the policy has; None is the policy's only one."""
+    model: str = ""
+    """The one of several models that the policy is asked for (`Turn.model`)."""
 
     def why_not_trained(self, answer: Answer) -> str | None:
         """The value of `Turn.excluded`, as far as call and source tell it. A frozen agent comes before all other
@@ -106,7 +109,7 @@ class Source(Protocol):
 
 
 WrapSource = Callable[[str | None, Source], Source]
-"""Gives the source to use in place of one, from its name (None: the policy) and itself."""
+"""Gives the source to use in place of one, from its name (None: the policy, any model of it) and itself."""
 
 
 class PolicySource:
@@ -242,6 +245,7 @@ def turn_of(
         fork=fork,
         follows=follows,
         call=call.number,
+        model=call.model,
         messages=call.request.messages,
         tools=tuple(call.request.tools),
         response=with_call_ids(answer.message, call.number),

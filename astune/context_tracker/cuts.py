@@ -62,20 +62,20 @@ class CutTracker(ContextTracker):
     ) -> list[ChatAnswer]:
         """`n` answers to `request`, cut where a cut was made, and where it is too long by now. Raises what a summary
         raises, too."""
-        if source is None and request.prompt is None:
+        if source in self._models.names and request.prompt is None:
             cut = self._as_cut(agent, request)
-            if await super().count_tokens(agent, cut) >= self._most:
+            if await super().count_tokens(agent, cut, source=source) >= self._most:
                 async with self._cutting[agent]:  # a call beside this one may make the cut that it needs
                     cut = self._as_cut(agent, request)
-                    tokens = await super().count_tokens(agent, cut)
+                    tokens = await super().count_tokens(agent, cut, source=source)
                     if tokens >= self._most:
-                        cut = await self._make_cut(agent, request, cut, tokens, trainable)
+                        cut = await self._make_cut(agent, request, cut, tokens, trainable, source)
             request = cut
         return await super().choices(agent, request, n, trainable=trainable, source=source)
 
     async def count_tokens(self, agent: str, request: ChatRequest, *, source: str | None = None) -> int:
         """Count the tokens of the prompt with the cuts that were made."""
-        if source is None and request.prompt is None:
+        if source in self._models.names and request.prompt is None:
             request = self._as_cut(agent, request)
         return await super().count_tokens(agent, request, source=source)
 
@@ -92,7 +92,13 @@ class CutTracker(ContextTracker):
         return replace(request, messages=[*messages[:lead], *cut.messages, *messages[lead + len(cut.history) :]])
 
     async def _make_cut(
-        self, agent: str, request: ChatRequest, now: ChatRequest, tokens: int, trainable: bool
+        self,
+        agent: str,
+        request: ChatRequest,
+        now: ChatRequest,
+        tokens: int,
+        trainable: bool,
+        source: str | None,
     ) -> ChatRequest:
         """Cut the conversation of `request`, which is `now` after the cuts before, once more. Without anything to take
         out it stays as it is."""
@@ -109,7 +115,7 @@ class CutTracker(ContextTracker):
         else:
             out = list(range(start, stop))
             if out:
-                summary, text = await self._sum_up(agent, now, lead + stop, trainable)
+                summary, text = await self._sum_up(agent, now, lead + stop, trainable, source)
                 left = _join_users([*head, {"role": "user", "content": GO_ON + text}, *messages[stop:]], len(head))
         if not out:
             return now
@@ -125,13 +131,15 @@ class CutTracker(ContextTracker):
         answers = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
         return answers[-self._config.keep] if len(answers) >= self._config.keep else 0
 
-    async def _sum_up(self, agent: str, now: ChatRequest, stop: int, trainable: bool) -> tuple[int, str]:
+    async def _sum_up(
+        self, agent: str, now: ChatRequest, stop: int, trainable: bool, source: str | None
+    ) -> tuple[int, str]:
         """The number of the turn that sums up the first `stop` messages, and its text."""
         messages = [*now.messages[:stop], {"role": "user", "content": self._config.prompt or PROMPT}]
         asked = ChatRequest(
             _join_users(messages, stop), now.tools, may_call=False, temperature=now.temperature, top_p=now.top_p
         )
-        source = self._config.model
+        source = source if self._config.model is None else self._config.model
         answers = await super().choices(agent, asked, trainable=trainable, source=source)
         return len(self.turns) - 1, answers[0].message["content"] or ""
 

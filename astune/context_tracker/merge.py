@@ -189,7 +189,7 @@ class TurnForest:
 
     def _find_continued(self, end: TokenNode, turn: Turn) -> int | None:
         """The turn that `turn`, whose prompt ends at `end`, continues. Ids made from text never go on from an
-        engine's, nor an engine's from them."""
+        engine's, nor an engine's from them, nor one model's from another's."""
         if turn.agent not in self._agents:
             return None
         for node in path(end):
@@ -251,4 +251,4 @@ class TurnForest:
 
 def _of_one_kind(earlier: Turn, turn: Turn) -> bool:
     """True if `turn` may continue `earlier` at all, whatever their tokens."""
-    return (earlier.agent, earlier.exact) == (turn.agent, turn.exact)
+    return (earlier.agent, earlier.exact, earlier.model) == (turn.agent, turn.exact, turn.model)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from astune.context_tracker import forks
+from astune.context_tracker.agent_models import AgentModels
 from astune.context_tracker.calls import (
     Answer,
     Call,
@@ -69,21 +70,27 @@ class ContextTracker:
         auxiliary_models: Mapping[str, ChatClient] | None = None,
         allow_inexact: bool = False,
         wrap: WrapSource | None = None,
+        models: AgentModels | None = None,
     ) -> None:
         """`max_tokens`: most tokens that all calls together may sample; None is no limit. It is looked at when a call
         begins, so calls side by side may pass it together. `auxiliary_models` are the others that agents may run on.
-        `wrap` may put something else in the place of any model."""
+        `wrap` may put something else in the place of any model. `models` are those of `policy`, if it has
+        several."""
         self._policy = policy
         self._format = chat_format
         self._sampling = replace(sampling, stop_token_ids=chat_format.stop_token_ids)
         self._max_turns = max_turns
         self._max_tokens = max_tokens
         self._seed = seed
-        self._sources: dict[str | None, Source] = {None: PolicySource(policy, chat_format)}
+        self._models = models or AgentModels()
+        self._sources: dict[str | None, Source] = dict.fromkeys(self._models.names, PolicySource(policy, chat_format))
         for name, client in (auxiliary_models or {}).items():
             self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
         if wrap is not None:
-            self._sources = {name: wrap(name, source) for name, source in self._sources.items()}
+            of_policy = self._models.names  # to those who look on, all its models are the policy
+            self._sources = {
+                name: wrap(None if name in of_policy else name, source) for name, source in self._sources.items()
+            }
         self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
         self._forest = TurnForest()
         self._numbers: dict[SampledAnswer, int] = {}
@@ -109,15 +116,27 @@ class ContextTracker:
     @property
     def policy_source(self) -> Source:
         """The policy, or what stands in its place."""
-        return self._sources[None]
+        return self._sources[self._models.names[0]]
 
     @property
     def auxiliary_models(self) -> tuple[str, ...]:
         """The names of the models that agents may run on beside the policy."""
-        return tuple(name for name in self._sources if name is not None)
+        return tuple(name for name in self._sources if name is not None and name not in self._models.names)
+
+    def source_of(self, agent: str, source: str | None, policy: str | None) -> str | None:
+        """The source that an agent asks who names an auxiliary model or a model of the run, or neither. Raises
+        WorkflowError for one that there is not."""
+        if source is None:
+            return self._models.choose(agent, policy)
+        if policy is not None:
+            raise WorkflowError(
+                f"source={source!r}, policy={policy!r}: an agent runs on one model; take one of them out"
+            )
+        self.check_source(source)
+        return source
 
     def check_source(self, source: str | None) -> None:
-        """Raises WorkflowError if there is no such source; None is the policy."""
+        """Raises WorkflowError if there is no such source; None is the only model of the policy."""
         if source not in self._sources:
             raise WorkflowError(
                 f"source={source!r}: there is no such auxiliary model.{nearest(str(source), self.auxiliary_models)} "
@@ -143,12 +162,12 @@ class ContextTracker:
             if prompt.match is not None:
                 turn = replace(turn, messages=prompt.match.sent, tools=prompt.match.tools)
             start_ids = ids[len(ids) - forced :]
-            self._keep(None, turn, replace(prompt, ids=ids, start_ids=start_ids), seen, shown)
+            self._keep(self._models.names[0], turn, replace(prompt, ids=ids, start_ids=start_ids), seen, shown)
             self._calls = max(self._calls, turn.call + 1)
 
     def _draft_again(self, turn: Turn) -> Prompt:
         """The prompt of a recorded turn as far as it is known now."""
-        prompts = self._prompts[None]
+        prompts = self._prompts[self._models.names[0]]
         if turn.messages:
             return prompts.draft(turn.agent, turn.messages, turn.tools).prompt
         return prompts.draft_text(turn.agent, tuple(turn.prompt_ids)).prompt
@@ -176,9 +195,10 @@ class ContextTracker:
         seen = len(self._forest.turns)
         prompt = await self._build(agent, request, source)
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
-        trained = trainable and self._sources[source].is_policy
+        trained = trainable and self._sources[source].is_policy and self._models.is_trained(source)
         kept = self._copy_request(agent, request, prompt)
-        calls = [Call(agent, kept, prompt, self._calls + choice, trained, source) for choice in range(n)]
+        model = self._models.name(source)
+        calls = [Call(agent, kept, prompt, self._calls + choice, trained, source, model) for choice in range(n)]
         samplings = [self._sampling_for(call, choice) for choice, call in enumerate(calls)]
         self._calls += n
         work = [self._sources[source].answer(call, drawn) for call, drawn in zip(calls, samplings, strict=True)]
@@ -246,7 +266,7 @@ class ContextTracker:
     def _is_sent_ids(self, source: str | None) -> bool:
         """True of the policy: what our template cannot write, it cannot be asked. A model of another kind may stand in
         its place, which takes messages."""
-        return source is None and self._sources[None].is_policy
+        return source in self._models.names and self._sources[source].is_policy
 
     def _copy_request(self, agent: str, request: ChatRequest, prompt: Prompt) -> ChatRequest:
         """The request in messages that are ours: agents go on to change their own lists."""
@@ -278,7 +298,7 @@ class ContextTracker:
         )
         turn = turn_of(call, answer, temperature, fork=fork, follows=follows, cut=cut)
         self._keep(call.source, turn, replace(call.prompt, ids=answer.prompt_ids), seen, answer.shown)
-        if call.source is not None and call.trainable and not turn.exact:
+        if call.source in self.auxiliary_models and call.trainable and not turn.exact:
             self.inexact_turns[call.source] += 1
         return chat_answer(turn)
 
@@ -330,6 +350,7 @@ class ContextTracker:
                 temperature=default.temperature if request.temperature is None else request.temperature,
                 top_p=default.top_p if request.top_p is None else request.top_p,
                 stop=request.stop,
+                model=call.model,
                 seed=int.from_bytes(digest, "big") >> 1,  # below 2**63, the same on every machine
             )
         except ValueError as error:

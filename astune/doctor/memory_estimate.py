@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes
 from astune.backbone.vllm.settings import BESIDE_TRAINER
 from astune.config.rules.method import rules_of
+from astune.config.rules.models import config_of, configs_of_trained
 from astune.config.schema import AstuneConfig
 from astune.support.machine_memory import show_count
 
@@ -98,7 +99,9 @@ def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[s
     parts[f"key-value cache ({slots} x {positions} positions x {per_position:,} bytes)"] = float(
         slots * positions * per_position
     )
-    return parts | _training(size, config, extent) if extent.trains else parts
+    if not extent.trains:
+        return parts
+    return parts | (_training_of_several if config.models else _training)(size, config, extent)
 
 
 def _with_server(
@@ -135,6 +138,22 @@ def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str,
         return {f"weights ({short} x {number} bytes)": float(number * count)}
     wide = min(count, size.vocabulary * size.hidden * (1 if size.tied else 2))
     return {f"weights ({short}, layers in 4 bits)": FOUR_BITS * (count - wide) + number * wide}
+
+
+def _training_of_several(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
+    """The parts of several models: the adapter of each, the optimizers of those that are trained, and what the largest
+    of their updates takes, as they come one after the other."""
+    owns = {name: config_of(config, name) for name in config.models}
+    numbers = {
+        name: adapter_numbers(size, own.model.lora.rank or 0, own.model.lora.targets) for name, own in owns.items()
+    }
+    updates, optimizers = [], 0.0
+    for name in configs_of_trained(config):
+        alone = _training(size, owns[name].model_copy(update={"models": {}}), extent)
+        optimizers += sum(part for what, part in alone.items() if what.startswith("Adam"))
+        updates.append({what: part for what, part in alone.items() if not what.startswith(("adapters", "Adam"))})
+    parts = {f"adapters ({show_count(sum(numbers.values()))} x 4 bytes)": 4.0 * sum(numbers.values())}
+    return {**parts, f"Adam, of {len(updates)} models": optimizers} | max(updates, key=lambda each: sum(each.values()))
 
 
 def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:

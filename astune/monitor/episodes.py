@@ -206,6 +206,8 @@ def _turns_to_rows(episode: Episode) -> list[dict[str, Any]]:
             row["unread"] = True
         if turn.cut is not None:
             row["cut"] = vars(turn.cut)
+        if turn.model:
+            row["model"] = turn.model
         row |= new_tools
         if index not in found:
             row |= {"prompt_ids": list(turn.prompt_ids), "output_ids": list(turn.output_ids)}

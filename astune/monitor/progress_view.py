@@ -164,6 +164,9 @@ def step_line(state: RunState, metrics: Mapping[str, float]) -> str:
         parts.append(f"success {100 * metrics['success/mean']:5.1f} %")
     if "loss" in metrics:
         parts.append(f"loss {metrics['loss']:+.4f}")
+    for name, value in metrics.items():
+        if name.startswith("model/") and name.endswith("/loss"):
+            parts.append(f"loss of {name.split('/')[1]} {value:+.4f}")
     if "throughput/tokens_per_second" in metrics:
         parts.append(f"{metrics['throughput/tokens_per_second']:,.0f} tokens/s")
     if metrics.get("episodes/failed"):

@@ -280,7 +280,8 @@ def _complete(path: Path) -> None:
     written = checksums(path)
     for name in written:
         sync(path / name)
-    sync(path)
+    for folder in {(path / name).parent for name in written} | {path}:
+        sync(folder)
     write_whole(path / COMPLETE, "".join(f"{checksum}  {name}\n" for name, checksum in written.items()))
     sync(path.parent)
 

@@ -36,6 +36,7 @@ LEFT_OUT = {
     "repeated": "Another attempt at the task says the same, token by token (method rft).",
     "surplus": "Enough attempts at the task are kept already (astune.algorithm.keep_per_task).",
     "skipped_update": "The update was thrown away, as its loss or gradient was no finite number.",
+    "not_its_turn": "It was another model's turn to learn (astune.trainer.update).",
     "no_teacher": "The teacher did not weigh the episode (astune.algorithm.teacher).",
     "frozen": "The agent is not trained: it has trainable=False, or runs on a model that is not trained.",
     "greedy": "Drawn greedily (temperature below 0.01, top_k 1 or a tiny top_p): there is nothing to compare.",

@@ -215,7 +215,7 @@ def _asks_the_same(call: Call, turn: Turn) -> bool:
         return False
     if call.prompt.ids == turn.prompt_ids:
         return True
-    foreign = call.source is not None or not turn.exact or turn.excluded in _MADE_BY_SOURCE
+    foreign = (call.source is not None and not call.model) or not turn.exact or turn.excluded in _MADE_BY_SOURCE
     asked = plain(list(call.request.messages)), plain(call.request.tools)
     return foreign and bool(turn.messages) and asked == (plain(list(turn.messages)), plain(turn.tools))
 

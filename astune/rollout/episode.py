@@ -106,6 +106,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             auxiliary_models=setup.auxiliary_models,
             allow_inexact=setup.config.allow_inexact,
             wrap=setup.observer.source,
+            models=setup.models,
         )
         length = setup.policy.context_length
         ends = setup.tools.config.on_failure.causes("end")

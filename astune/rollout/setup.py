@@ -14,6 +14,7 @@ from astune.clients.chat import ChatClient
 from astune.clients.env_service import EnvServiceClient
 from astune.config.schema import RolloutConfig
 from astune.config.tools import ToolsConfig
+from astune.context_tracker.agent_models import AgentModels
 from astune.context_tracker.calls import Source
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
@@ -126,6 +127,8 @@ class RolloutSetup:
     """Seconds the judge may take for one episode, or for a group that it judges at once."""
     auxiliary_models: Mapping[str, ChatClient] = field(default_factory=dict)
     """The models that agents may run on beside the policy, by name."""
+    models: AgentModels = field(default_factory=AgentModels)
+    """The models that the policy has, where these are several, and which agents run on which."""
     observer: Observer = field(default_factory=Observer)
     task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""

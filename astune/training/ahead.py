@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
-from astune.algorithm import BatchRules
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, InvariantError
 from astune.rollout.group import Limit, OnEpisode
@@ -189,11 +188,11 @@ class RolloutsAhead(Ahead):
     def places(self, step: int | None) -> Limit:
         return self._places.of(FIRST if step is None else step)
 
-    async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+    async def groups(self) -> tuple[list[Group], dict[str, float]]:
         run, step = self._run, self._run.step
         for number in range(step, min(step + self._most + 1, run.total_steps)):
             if number not in self._steps:
-                self._steps[number] = asyncio.create_task(play_groups(run, number, rules))
+                self._steps[number] = asyncio.create_task(play_groups(run, number))
         run.progress.phase_started("rollout", self._begun[step], self._ended[step])
         groups, figures = await self._steps[step]
         del self._steps[step], self._begun[step], self._ended[step]
@@ -218,14 +217,16 @@ class RolloutsAhead(Ahead):
         """Count the episodes that went on under newer weights than they began with. Raises InvariantError where one is
         older than may be."""
         spanning = 0
-        newest = self._run.learner.policy_version
+        newest = {name: pupil.learner.policy_version for name, pupil in self._run.pupils.items()}
         for group in groups:
             for episode in group.episodes:
-                versions = {turn.policy_version for turn in episode.turns}
-                spanning += len(versions) > 1
-                if versions and newest - min(versions) > self._most:
-                    raise InvariantError(
-                        f"episode {episode.episode_id} began under policy version {min(versions)}, and the one in "
-                        f"training is {newest}: more than astune.synchronizer.max_staleness = {self._most} behind"
-                    )
+                versions = {(turn.model, turn.policy_version) for turn in episode.turns if turn.model in newest}
+                spanning += len(versions) > len({model for model, _ in versions})
+                for model, version in versions:
+                    if newest[model] - version > self._most:
+                        raise InvariantError(
+                            f"episode {episode.episode_id} began under policy version {version}, and the one in "
+                            f"training is {newest[model]}: more than astune.synchronizer.max_staleness = {self._most} "
+                            "behind"
+                        )
         return {"episodes/spanning_versions": float(spanning)}

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.rules.models import begin_with
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import ADAPTER_CONFIG
 from astune.errors import ConfigError, nearest
@@ -126,10 +127,11 @@ def load_candidate(
 ) -> Engine:
     """The engine with the candidate's weights. A checkpoint is loaded by the learner that wrote its like, so whatever
     that writes can be evaluated; or `as_model`, as the folder of one, whoever wrote it."""
-    model = candidate.model or (candidate.checkpoint if as_model else None)
     checkpoint = None if candidate.checkpoint is None else Path(candidate.checkpoint)
-    if model is not None:
-        config = config.model_copy(update={"model": config.model.model_copy(update={"path": model})})
+    if candidate.model is not None:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": candidate.model})})
+    if checkpoint is not None and as_model:
+        config = begin_with(config, checkpoint)
     if checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file() and config.model.lora.rank is None:
         raise ConfigError(
             f"{checkpoint} holds an adapter, and astune.model.lora.rank is not set; give the astune.model.lora of the "
@@ -137,5 +139,6 @@ def load_candidate(
         )
     engine = load_engine(config)
     if checkpoint is not None and not as_model:
-        engine.learner.load(checkpoint)
+        for name, learner in engine.learners.items():
+            learner.load(checkpoint / name)
     return engine

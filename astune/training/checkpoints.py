@@ -29,12 +29,13 @@ def save(run: TrainingRun) -> None:
     """Write a checkpoint of the current step, unless there is one. There is none of step 0, nor of weights that were
     changed in a step that was broken off. Raises RunFolderError where the disk does not take it."""
     latest = run.run_dir.latest_checkpoint()
-    if run.step == 0 or run.learner.changes != run.changes or latest == run.run_dir.checkpoint_path(run.step):
+    changed = any(pupil.learner.changes != pupil.changes for pupil in run.pupils.values())
+    if run.step == 0 or changed or latest == run.run_dir.checkpoint_path(run.step):
         return
     sync_logs(run)  # first: a checkpoint without the records of its step could not be gone on from
     with run.run_dir.save_checkpoint(run.step) as folder:
-        run.learner.save(folder)
-        run.advantage.save(folder)
+        for pupil in run.pupils.values():
+            pupil.save(folder)
     prune(run)
     run.saved = time.monotonic()
 
@@ -89,8 +90,8 @@ def go_back(run: TrainingRun) -> None:
     checkpoint = run.run_dir.take_checkpoint(run.progress.note)
     run.step = step_of(checkpoint)
     if run.step > run.schedule.first:  # else the model was loaded from it, and what is beside it is another stage's
-        run.learner.load(checkpoint)
-        run.advantage.load(checkpoint)
+        for pupil in run.pupils.values():
+            pupil.load(checkpoint)
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = find_evaluated(run.step, logged)

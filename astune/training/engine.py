@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -104,6 +104,14 @@ class Engine:
     close: Callable[[], None] = close_nothing
     lost: Callable[[], Awaitable[TrainingError]] = wait_forever
     player: Callable[[AstuneConfig, Notes], Player] | None = None
+    models: Mapping[str, Learner] = field(default_factory=dict)
+    """With `astune.models`, the learner of each that is trained. `policy` answers for all (`Sampling.model`), and
+    `learner` is the first of them."""
+
+    @property
+    def learners(self) -> Mapping[str, Learner]:
+        """The learners by the names of their models; the only one has none."""
+        return self.models or {"": self.learner}
 
 
 LoadEngine: TypeAlias = Callable[[AstuneConfig], Engine]

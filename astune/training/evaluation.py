@@ -10,7 +10,7 @@ from astune.examples.samples import token_weights_of
 from astune.rollout.metrics import evaluation_metrics
 from astune.training.held_out import EXAMPLES, Evaluation, are_examples_left, evaluations_left
 from astune.training.rollout_setup import sampling_for
-from astune.training.run import TrainingRun, record, roll_out
+from astune.training.run import TrainingRun, publish_all, record, roll_out
 
 
 async def evaluate(run: TrainingRun) -> dict[str, float]:
@@ -21,7 +21,7 @@ async def evaluate(run: TrainingRun) -> dict[str, float]:
     for evaluation in left:
         figures |= await _play(run, evaluation)
     if left and run.ahead is None:  # the weights are the same, but caches are emptied: as if not evaluated
-        await run.learner.publish()
+        await publish_all(run.pupils)
     return figures
 
 
@@ -50,7 +50,7 @@ async def _evaluate_examples(run: TrainingRun) -> dict[str, float]:
     due = are_examples_left(run.config.evaluation, run.schedule.steps, done, run.evaluated)
     if not run.held_out_examples or not due:
         return {}
-    logprobs = await run.learner.logprobs(run.held_out_examples)
+    logprobs = await run.only.learner.logprobs(run.held_out_examples)
     loss = -math.fsum(
         weight * logprob
         for sample, row in zip(run.held_out_examples, logprobs, strict=True)

@@ -7,24 +7,40 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from astune.algorithm import (
     NO_TEACHER,
     SKIPPED_UPDATE,
+    Receipt,
     check_step,
     observe,
     split_samples,
     to_samples,
     without_lost,
 )
+from astune.algorithm.batch_rules import leave_out_all
+from astune.algorithm.receipt import NOT_ITS_TURN
+from astune.config.rules.models import whose_turn
 from astune.errors import TrainingError
 from astune.examples.samples import figures
 from astune.rollout.metrics import rollout_metrics
+from astune.rollout.own_turns import list_own
 from astune.training.checkpoints import keep_best, save_if_due
 from astune.training.evaluation import evaluate
 from astune.training.rollout_setup import weighting_for
-from astune.training.run import TrainingRun, batch_rules_for, play_groups, record
+from astune.training.run import (
+    Pupil,
+    TrainingRun,
+    figures_of_receipts,
+    name_figures,
+    play_groups,
+    publish_all,
+    receipt_of_untrained,
+    record,
+    warn_of_idle_models,
+)
 from astune.training.schedule import ExampleSchedule, TaskSchedule, learning_rate
 from astune.types import Group, Sample, Update
 
@@ -32,7 +48,7 @@ from astune.types import Group, Sample, Update
 async def train(run: TrainingRun) -> None:
     """Train from `run.step` to the last step, with evaluations and checkpoints on the way. A resumed run first does
     what is left of the evaluation at its step."""
-    await run.learner.publish()  # what the learner was given or has loaded, the policy may not have yet
+    await publish_all(run.pupils)  # what the learners were given or have loaded, the policy may not have yet
     async with run.ahead or nullcontext():
         while True:
             keep_best(run, await evaluate(run))
@@ -49,29 +65,39 @@ Lost: TypeAlias = Mapping[str, list[Sample]]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a step learns from; `groups` as they are compared. `account` gives the figures of what was trained, once it
-    is known which samples were lost and why; `metrics` are those of how they came to be."""
+    """What a model learns from in a step; `groups` as they are compared."""
 
     groups: list[Group]
     samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What the models of a run learn from in a step, by their names. `account` gives the figures of what was trained,
+    once it is known which samples of each were lost and why; `metrics` are those of how they came to be."""
+
+    of: dict[str, Lesson]
     metrics: dict[str, float]
-    account: Callable[[Lost], dict[str, float]]
+    account: Callable[[Mapping[str, Lost]], dict[str, float]]
 
 
 async def train_step(run: TrainingRun) -> None:
-    """Take one step of the straight line: a lesson -> updates -> new policy version. The step counts once its figures
-    are written."""
+    """Take one step of the straight line: a lesson for each model -> updates -> new policy versions. The step counts
+    once its figures are written."""
     started = time.perf_counter()
-    lesson = await play(run) if isinstance(run.schedule, TaskSchedule) else take_examples(run, run.schedule)
+    lessons = await play(run) if isinstance(run.schedule, TaskSchedule) else take_examples(run, run.schedule)
     if run.store is not None:
-        run.store.write_samples(run.step + 1, lesson.samples)
-    learned, lost = await learn(run, lesson.samples)
+        run.store.write_samples(run.step + 1, [sample for each in lessons.of.values() for sample in each.samples])
+    learned: dict[str, float] = {}
+    lost: dict[str, Lost] = {}
+    for name, pupil in run.pupils.items():
+        told, lost[name] = await learn(pupil, lessons.of[name].samples)
+        learned |= name_figures(name, told)
     async with nullcontext() if run.ahead is None else run.ahead.between_answers():
-        version = await run.learner.publish()
+        versions = await publish_all(run.pupils)
     finished = time.perf_counter()
 
-    metrics = lesson.metrics | lesson.account(lost) | learned
-    metrics["policy_version"] = version
+    metrics = lessons.metrics | lessons.account(lost) | learned | versions
     if run.stage is not None:
         metrics["stage"] = float(run.stage.number)
     metrics["time/train"] = finished - started - metrics["time/rollout"]
@@ -80,50 +106,72 @@ async def train_step(run: TrainingRun) -> None:
         metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / metrics["time/step"]
     run.metrics.log(run.step + 1, metrics)
     run.step += 1
-    observe(run.advantage, lesson.groups)
-    run.changes = run.learner.changes
+    for name, pupil in run.pupils.items():
+        observe(pupil.advantage, lessons.of[name].groups)
+        pupil.changes = pupil.learner.changes
     run.evaluated.clear()
     run.progress.step_done(run.step, metrics)
     run.learning.step_done(metrics)
 
 
-async def play(run: TrainingRun) -> Lesson:
-    """Learn from rewards: tasks -> groups -> samples. Episodes are written before anything is learned from them."""
+async def play(run: TrainingRun) -> Lessons:
+    """Learn from rewards: tasks -> groups -> samples of each model. Episodes are written before anything is learned
+    from them."""
+    assert run.setup is not None, "only a run with tasks plays them"
     started = time.perf_counter()
-    rules = batch_rules_for(run)
-    groups, played = await (play_groups(run, run.step, rules) if run.ahead is None else run.ahead.groups(rules))
+    groups, played = await (play_groups(run, run.step) if run.ahead is None else run.ahead.groups())
     seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)
-    ruled = run.method.choose(rules(groups))
-    samples, receipt = to_samples(ruled.groups, run.advantage, weighting_for(run.config), ruled.left_out)
-    if run.config.monitor.check_invariants:
-        check_step(groups, samples, receipt)
-    metrics = rollout_metrics(groups) | played | ruled.metrics
+    if run.step == run.schedule.first:
+        warn_of_idle_models(run, groups)
+    metrics = rollout_metrics(groups) | played
+    lessons: dict[str, Lesson] = {}
+    accounts: dict[str, Callable[[Lost], Receipt]] = {}
+    learning = whose_turn(run.config, run.step)
+    for name, pupil in run.pupils.items():
+        own = list_own(groups, name)
+        if name in learning:
+            ruled = pupil.method.choose(pupil.apply_rules(own, run.setup.policy.context_length))
+        else:
+            ruled = leave_out_all(own, NOT_ITS_TURN)
+        samples, receipt = to_samples(ruled.groups, pupil.advantage, weighting_for(pupil.config), ruled.left_out)
+        if run.config.monitor.check_invariants:
+            check_step(own, samples, receipt)
+        metrics |= name_figures(name, ruled.metrics)
+        lessons[name], accounts[name] = Lesson(ruled.groups, samples), partial(without_lost, receipt, own)
     record(run, groups, "train", run.step + 1)
     metrics["time/rollout"] = seconds
     metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / seconds
-    version = run.learner.policy_version
-    return Lesson(ruled.groups, samples, metrics, lambda lost: without_lost(receipt, groups, lost).metrics(version))
+    versions = {name: pupil.learner.policy_version for name, pupil in run.pupils.items()}
+    untrained = receipt_of_untrained(groups, [name for name, model in run.config.models.items() if model.frozen])
+
+    def account(lost: Mapping[str, Lost]) -> dict[str, float]:
+        receipts = {name: of(lost[name]) for name, of in accounts.items()}
+        return figures_of_receipts(receipts, versions, untrained)
+
+    return Lessons(lessons, metrics, account)
 
 
-def take_examples(run: TrainingRun, schedule: ExampleSchedule) -> Lesson:
+def take_examples(run: TrainingRun, schedule: ExampleSchedule) -> Lessons:
     """Learn from examples that are there: nothing is played."""
     run.progress.phase_started("train", 0)
-    samples = schedule.samples(run.step)
-    weighted = not run.method.compares
-    return Lesson(
-        [], samples, {"time/rollout": 0.0}, lambda lost: figures(samples, lost[SKIPPED_UPDATE], weighted=weighted)
+    samples, pupil = schedule.samples(run.step), run.only
+    weighted = not pupil.method.compares
+    return Lessons(
+        {pupil.name: Lesson([], samples)},
+        {"time/rollout": 0.0},
+        lambda lost: figures(samples, lost[pupil.name][SKIPPED_UPDATE], weighted=weighted),
     )
 
 
-async def learn(run: TrainingRun, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:
-    """Take the updates of a step. Returns figures, which are means over the updates that were taken, and the samples
-    that were lost: those of updates that were skipped, and those that updates left out. A step without signal has
-    nothing to learn from and no figures."""
-    trainer = run.config.trainer
-    parts = split_samples(samples, trainer.updates_per_step, run.config.algorithm.loss_aggregation)
-    updates = [await update(run, part) for part in parts]
+async def learn(pupil: Pupil, samples: Sequence[Sample]) -> tuple[dict[str, float], Lost]:
+    """Take the updates of a model in a step. Returns figures, which are means over the updates that were taken, and the
+    samples that were lost: those of updates that were skipped, and those that updates left out. A step without signal
+    has nothing to learn from and no figures."""
+    config = pupil.config
+    parts = split_samples(samples, config.trainer.updates_per_step, config.algorithm.loss_aggregation)
+    updates = [await update(pupil, part) for part in parts]
     taken = [each.metrics for each in updates if not each.skipped]
     figures = {name: sum(metrics[name] for metrics in taken) / len(taken) for name in taken[0]} if taken else {}
     if updates:
@@ -137,18 +185,18 @@ async def learn(run: TrainingRun, samples: Sequence[Sample]) -> tuple[dict[str, 
     return figures, lost
 
 
-async def update(run: TrainingRun, samples: Sequence[Sample]) -> Update:
+async def update(pupil: Pupil, samples: Sequence[Sample]) -> Update:
     """Take one update at the learning rate that is its turn. Raises TrainingError after
     `astune.trainer.max_skipped_updates` in a row that were skipped."""
-    trainer = run.config.trainer
-    total = run.schedule.steps * trainer.updates_per_step
-    samples, told = await run.method.before_update(run.learner, samples)
-    done = await run.learner.update(samples, learning_rate(trainer, run.learner.updates, total))
+    trainer, learner = pupil.config.trainer, pupil.learner
+    total = pupil.steps * trainer.updates_per_step
+    samples, told = await pupil.method.before_update(learner, samples)
+    done = await learner.update(samples, learning_rate(trainer, learner.updates, total))
     done = replace(done, metrics={**done.metrics, **told})
-    run.skipped_in_a_row = run.skipped_in_a_row + 1 if done.skipped else 0
-    if run.skipped_in_a_row > trainer.max_skipped_updates:
+    pupil.skipped_in_a_row = pupil.skipped_in_a_row + 1 if done.skipped else 0
+    if pupil.skipped_in_a_row > trainer.max_skipped_updates:
         raise TrainingError(
-            f"{run.skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
+            f"{pupil.skipped_in_a_row} updates in a row had a loss or gradient that is not finite "
             "(astune.trainer.max_skipped_updates); a lower astune.trainer.learning_rate may help"
         )
     return done

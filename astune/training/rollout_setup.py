@@ -13,6 +13,7 @@ from astune.clients.env_service import EnvServiceClient
 from astune.clients.own_env_service import own_service
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import EnvServiceConfig
+from astune.context_tracker.agent_models import AgentModels
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, PolicyError
 from astune.plugins import load_plugin
@@ -64,6 +65,9 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
+        models=AgentModels(
+            {name: not model.frozen for name, model in config.models.items()}, dict(config.rollout.agents)
+        ),
         texts=NamedTexts(texts),
         environments=environments_of(service),
         tools=ToolServers(config.tools),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from astune.algorithm import BatchRules, StepEstimator
+from astune.algorithm import BatchRules, Receipt, StepEstimator
+from astune.algorithm.batch_rules import Ruled
 from astune.algorithm.credit import credit_groups
-from astune.algorithm.method import Method
+from astune.algorithm.method import Method, method_of
+from astune.algorithm.receipt import receipt_of
 from astune.algorithm.samples import has_signal
+from astune.config.rules.models import configs_of_trained, count_turns, whose_turn
 from astune.config.schema import AstuneConfig
-from astune.errors import TrainingError
+from astune.errors import ConfigError, TrainingError
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.checkpoint_names import Best
 from astune.monitor.episodes import EpisodeLog
@@ -22,8 +27,9 @@ from astune.monitor.metrics import MetricsLog
 from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import Limit, OnEpisode, run_groups
+from astune.rollout.own_turns import list_own
 from astune.rollout.setup import Quorum, RolloutSetup
-from astune.training.engine import Learner, wait_forever
+from astune.training.engine import Engine, Learner, wait_forever
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for
 from astune.training.schedule import ExampleSchedule, TaskSchedule
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 class Ahead(AbstractAsyncContextManager["Ahead"], Protocol):
     """Rollouts that go on while the model is trained, while it is entered (`astune.training.ahead`)."""
 
-    async def groups(self, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+    async def groups(self) -> tuple[list[Group], dict[str, float]]:
         """Wait for the groups of the step that is next, see `play_groups`. Steps that may follow go on, or begin."""
 
     def between_answers(self) -> AbstractAsyncContextManager[None]:
@@ -52,13 +58,96 @@ class Ahead(AbstractAsyncContextManager["Ahead"], Protocol):
 
 
 @dataclass
+class Pupil:
+    """A model that learns, and how it does. `name` is empty where it is the only one of a run.
+
+    `changes` is what `learner.changes` was when the last step was done: as long as it still is, the weights are those
+    of that step.
+    """
+
+    name: str
+    config: AstuneConfig
+    learner: Learner
+    method: Method
+    advantage: StepEstimator
+    steps: int
+    """The number of steps of its schedule that it learns from."""
+    changes: int = 0
+    skipped_in_a_row: int = 0
+
+    def folder_in(self, checkpoint: Path) -> Path:
+        """The folder that is the model's in a checkpoint of the run: the checkpoint itself where it has no name."""
+        return checkpoint / self.name if self.name else checkpoint
+
+    def save(self, checkpoint: Path) -> None:
+        """Write what `load` needs to go on bit for bit. Raises OSError where the disk does not take it."""
+        folder = self.folder_in(checkpoint)
+        folder.mkdir(exist_ok=True)
+        self.learner.save(folder)
+        self.advantage.save(folder)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from what `save` wrote. Raises RunFolderError where that is broken or of another model."""
+        self.learner.load(self.folder_in(checkpoint))
+        self.advantage.load(self.folder_in(checkpoint))
+
+    def apply_rules(self, own: Sequence[Group], context_length: int) -> Ruled:
+        """Apply the rules over the groups of a step to the model's `own`."""
+        return BatchRules.of(self.config, context_length)(own)
+
+
+async def publish_all(pupils: Mapping[str, Pupil]) -> dict[str, float]:
+    """Make the weights of each model what the policy samples from. Returns the versions under the models' names."""
+    versions: dict[str, float] = {}
+    for name, pupil in pupils.items():
+        versions |= name_figures(name, {"policy_version": await pupil.learner.publish()})
+    return versions
+
+
+def pupils_of(config: AstuneConfig, engine: Engine, steps: range) -> dict[str, Pupil]:
+    """The models that learn in these steps, by name. Raises ConfigError for an engine that has other models than the
+    configuration."""
+    configs, learners = configs_of_trained(config), engine.learners
+    if configs.keys() != learners.keys():
+        raise ConfigError("astune.models: the engine of this backbone has one model; expected --backbone=local")
+    methods = {name: method_of(own.algorithm) for name, own in configs.items()}
+    return {
+        name: Pupil(
+            name, own, learners[name], methods[name], methods[name].estimator(), count_turns(config, name, steps)
+        )
+        for name, own in configs.items()
+    }
+
+
+def name_figures(name: str, figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures of a model under its name, where it has one."""
+    return {f"model/{name}/{figure}": value for figure, value in figures.items()} if name else dict(figures)
+
+
+def receipt_of_untrained(groups: Sequence[Group], frozen: Sequence[str]) -> Receipt:
+    """The receipt of what the models said that are never trained."""
+    episodes = [episode for name in frozen for group in list_own(groups, name) for episode in group.episodes]
+    return receipt_of(episodes, [], [("frozen", episode) for episode in episodes])
+
+
+def figures_of_receipts(
+    receipts: Mapping[str, Receipt], versions: Mapping[str, int], untrained: Receipt
+) -> dict[str, float]:
+    """The figures of each model under its name, and those of all together. `versions` are those before the update."""
+    figures: dict[str, float] = {}
+    for name, receipt in receipts.items():
+        figures |= name_figures(name, receipt.metrics(versions[name]))
+    dated = (receipt.count_from(versions[name]) for name, receipt in receipts.items())
+    return figures | sum(dated, start=untrained).metrics(0)
+
+
+@dataclass
 class TrainingRun:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
-    `changes` is what `learner.changes` was then: as long as it still is, the weights are those of `step`. `evaluated`
-    are the names of the evaluations at `step` that are written. `best` is the step that was best by
-    `astune.trainer.keep_best`, `best_is_known` whether an evaluation had that figure. `saved` is the time of the last
-    checkpoint.
+    `pupils` are the models that learn, by name: one without a name, or those of `astune.models`. `evaluated` are the
+    names of the evaluations at `step` that are written. `best` is the step that was best by `astune.trainer.keep_best`,
+    `best_is_known` whether an evaluation had that figure. `saved` is the time of the last checkpoint.
     """
 
     config: AstuneConfig
@@ -70,9 +159,7 @@ class TrainingRun:
     watch: LoopWatch
     setup: RolloutSetup | None
     """None where no episodes are played: examples are learned, and no held-out tasks are configured."""
-    learner: Learner
-    method: Method
-    advantage: StepEstimator
+    pupils: Mapping[str, Pupil]
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
@@ -83,12 +170,16 @@ class TrainingRun:
     ahead: Ahead | None = None
     """Plays the steps to come while the model is trained; None: they take turns."""
     step: int = 0
-    changes: int = 0
-    skipped_in_a_row: int = 0
     evaluated: set[str] = field(default_factory=set)
     best: Best | None = None
     best_is_known: bool = False
     saved: float = field(default_factory=time.monotonic)
+
+    @property
+    def only(self) -> Pupil:
+        """The model, where there is one: examples are learned by one alone."""
+        (pupil,) = self.pupils.values()
+        return pupil
 
     @property
     def keep_best(self) -> Sequence[str | None]:
@@ -134,12 +225,6 @@ async def roll_out(
         )
 
 
-def batch_rules_for(run: TrainingRun) -> BatchRules:
-    """The rules over the groups of a step, with the limits of the model that is trained."""
-    assert run.setup is not None, "only a run with tasks plays them"
-    return BatchRules.of(run.config, run.setup.policy.context_length)
-
-
 def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> None:
     """Write the episodes of `groups` into the run's folder. Trackers are shown the first of each group."""
     for group in groups:
@@ -148,7 +233,18 @@ def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> 
     run.metrics.show(step, phase, [group.episodes[0] for group in groups if group.episodes])
 
 
-async def play_groups(run: TrainingRun, step: int, rules: BatchRules) -> tuple[list[Group], dict[str, float]]:
+def warn_of_idle_models(run: TrainingRun, groups: Sequence[Group]) -> None:
+    """Warn of models that nobody asked in these groups, and of patterns of `astune.rollout.agents` without an agent."""
+    turns = [turn for group in groups for episode in group.episodes for turn in episode.turns]
+    agents = sorted({turn.agent for turn in turns})
+    idle = [f"no agent runs on {name!r}" for name in run.config.models if all(turn.model != name for turn in turns)]
+    patterns = run.config.rollout.agents
+    idle += [f"no agent matches {pattern!r}" for pattern in patterns if not fnmatch.filter(agents, pattern)]
+    if idle:
+        run.progress.warn(f"astune.rollout.agents: {'; '.join(idle)}. There are: {', '.join(agents) or 'none'}")
+
+
+async def play_groups(run: TrainingRun, step: int) -> tuple[list[Group], dict[str, float]]:
     """Play the tasks of step `step`, counted from 0. As often as `astune.algorithm.dynamic_sampling` says, for every
     group without signal another task is played (DAPO, arXiv 2503.14476, section 3.2); a step may end with fewer groups
     that teach something than it has tasks, and says so.
@@ -163,11 +259,11 @@ async def play_groups(run: TrainingRun, step: int, rules: BatchRules) -> tuple[l
     if not most:
         return groups, {}
     further, rounds = run.schedule.further(step), 0
-    missing = len(tasks) - _count_teaching(run, rules, groups)
+    missing = len(tasks) - _count_teaching(run, step, groups)
     while missing and rounds < most and (more := list(islice(further, missing))):
         rounds += 1
         groups += await _play(run, step, more, f"rollout of {len(more)} further tasks")
-        missing = len(tasks) - _count_teaching(run, rules, groups)
+        missing = len(tasks) - _count_teaching(run, step, groups)
     figures = {"rounds": rounds, "further_tasks": len(groups) - len(tasks), "missing_groups": missing}
     return groups, {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
 
@@ -177,6 +273,13 @@ async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str) -> l
     return await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, phase, f"train/{step + 1}", step)
 
 
-def _count_teaching(run: TrainingRun, rules: BatchRules, groups: list[Group]) -> int:
-    """Count the groups that have signal, as they are learned from."""
-    return sum(map(has_signal, credit_groups(rules(groups).groups, run.advantage)))
+def _count_teaching(run: TrainingRun, step: int, groups: list[Group]) -> int:
+    """Count the groups that have signal for any model that learns from the step, as it learns from them."""
+    assert run.setup is not None, "only a run with tasks plays them"
+    length = run.setup.policy.context_length
+    signals = [
+        map(has_signal, credit_groups(pupil.apply_rules(list_own(groups, name), length).groups, pupil.advantage))
+        for name, pupil in run.pupils.items()
+        if name in whose_turn(run.config, step)
+    ]
+    return sum(map(any, zip(*signals, strict=True)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from astune.config.rules.models import begin_with
 from astune.config.schema import AstuneConfig
 from astune.errors import RunFolderError
 from astune.monitor.run_dir import RunDir
@@ -51,5 +52,4 @@ def prepare_stage(config: AstuneConfig, stage: Stage, run_dir: RunDir) -> Astune
         keep = before if trainer.examples_filter is None else f"{before} and {trainer.examples_filter}"
         file = run_dir.episodes_dir / "train.jsonl"
         trainer = trainer.model_copy(update={"examples": str(file), "examples_filter": keep})
-    model = config.model.model_copy(update={"path": str(run_dir.checkpoint_path(stage.first))})
-    return config.model_copy(update={"model": model, "trainer": trainer})
+    return begin_with(config.model_copy(update={"trainer": trainer}), run_dir.checkpoint_path(stage.first))

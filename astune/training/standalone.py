@@ -180,7 +180,8 @@ async def play_with(engine: Engine | None, work: Awaitable[T]) -> T:
     """Await what plays with an engine, or with none. Raises TrainingError where a part of it is lost on the way."""
     if engine is None:
         return await work
-    await engine.learner.publish()  # what the learner was given, the policy may not have yet
+    for learner in engine.learners.values():
+        await learner.publish()  # what the learner was given, the policy may not have yet
     return await await_unless_lost(work, engine.lost())
 
 

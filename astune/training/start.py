@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from astune.algorithm import StepEstimator
-from astune.algorithm.method import Method, method_of
+from astune.algorithm.method import method_of
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy, plays_episodes
+from astune.config.rules.models import configs_of_trained
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -25,7 +25,7 @@ from astune.training.engine import LoadEngine
 from astune.training.held_out import Evaluation, are_examples_left, evaluations_left, evaluations_of
 from astune.training.rollout_setup import environment_service
 from astune.training.rollout_workers.pool import set_up_rollouts
-from astune.training.run import TrainingRun
+from astune.training.run import TrainingRun, pupils_of
 from astune.training.run_store import begin_run, open_run_store
 from astune.training.schedule import ExampleSchedule, TaskSchedule
 from astune.training.stages import Stage, check_start, prepare_stage
@@ -109,8 +109,6 @@ class Inputs:
     """The input of a run as read and checked, less the model."""
 
     config: AstuneConfig
-    method: Method
-    advantage: StepEstimator
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
@@ -118,16 +116,16 @@ class Inputs:
 
 def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
     """Read and check what a run needs before its model is loaded, which may take minutes."""
-    method = method_of(config.algorithm)
-    advantage = method.estimator()
+    for own in configs_of_trained(config).values():
+        method_of(own.algorithm).estimator()  # a plug-in that there is not is found before the model is loaded
     config = stack.enter_context(environment_service(config))
     plays = plays_episodes(config)
     tasks = read_tasks(config) if needs_policy(config) else None
     evaluations = [] if tasks is None else evaluations_of(config.evaluation, tasks)
     if plays and tasks is not None:
-        return Inputs(config, method, advantage, TaskSchedule(tasks.training, config), evaluations)
+        return Inputs(config, TaskSchedule(tasks.training, config), evaluations)
     examples = ExampleSchedule(config)
-    return Inputs(config, method, advantage, examples, evaluations, examples.held_out)
+    return Inputs(config, examples, evaluations, examples.held_out)
 
 
 def report_if_finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
@@ -164,6 +162,7 @@ def assemble(
     trackers = load_trackers(config.monitor)
     engine = load_engine(config)  # may take minutes, so `read_inputs` found first what is wrong without it
     stack.callback(engine.close)
+    pupils = pupils_of(config, engine, range(inputs.schedule.first, inputs.schedule.total_steps))
     gate = None
     if config.synchronizer.style == "async":
         engine, gate = put_gate(config, engine)
@@ -187,9 +186,7 @@ def assemble(
         learning=Learning(progress, config.trainer.max_unjudged_steps, config.trainer.max_failed_tool_steps),
         watch=LoopWatch(progress.warn),
         setup=setup,
-        learner=engine.learner,
-        method=inputs.method,
-        advantage=inputs.advantage,
+        pupils=pupils,
         schedule=inputs.schedule,
         evaluations=inputs.evaluations,
         held_out_examples=inputs.held_out_examples,

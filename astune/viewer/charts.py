@@ -38,13 +38,16 @@ SMALL_CHARTS = (
 """Metrics that a page shows as small pictures, where they were logged."""
 
 _OWN = ("agent_reward/", "workflow/")
+_OF_MODELS = ("loss", "grad_norm", "entropy", "kl/sampler", "tokens/trained")
 
 
 def small_charts(names: Collection[str]) -> list[str]:
     """The logged metrics that get a small picture, in order: the rewards of single agents and the workflow's own
-    metrics come after the reward."""
+    metrics come after the reward, those of several models last."""
     own = [name for prefix in _OWN for name in sorted(names) if name.startswith(prefix)]
-    return [name for name in (SMALL_CHARTS[0], *own, *SMALL_CHARTS[1:]) if name in names]
+    models = sorted({name.split("/")[1] for name in names if name.startswith("model/")})
+    of_models = [f"model/{model}/{figure}" for model in models for figure in _OF_MODELS]
+    return [name for name in (SMALL_CHARTS[0], *own, *SMALL_CHARTS[1:], *of_models) if name in names]
 
 
 def name_metric(name: str) -> str:

@@ -233,6 +233,7 @@ def _turn(turn: Turn, tools: int) -> dict[str, Any]:
         "excluded": turn.excluded,
         "exact": turn.exact,
         "tools": tools,
+        **({"model": turn.model} if turn.model else {}),
     }
 
 

@@ -36,7 +36,9 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def pieces_of(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:
     """Token texts from the newest checkpoint, or from the model's folder; None if neither is there (any more)."""
     path = str(config.get("astune.model.path"))
-    folders = [run.latest_checkpoint(), tiny_model_dir() if path == "tiny" else Path(path)]
+    latest = run.latest_checkpoint()
+    of_models = [] if latest is None else [file.parent for file in sorted(latest.glob("*/tokenizer.json"))]
+    folders = [latest, *of_models, tiny_model_dir() if path == "tiny" else Path(path)]
     for folder in folders:
         if folder is not None and (folder / "tokenizer.json").is_file():
             return ChatFormat.load(folder).pieces

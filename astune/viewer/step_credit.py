@@ -43,6 +43,8 @@ class Estimator:
             name = f"reward less the mean of its group, in place of {chosen}"
         if any(config.get(f"astune.algorithm.{key}") for key in RULES):
             name += ", of rewards before the rules over groups"
+        if any(key.startswith("astune.models.") for key in config):
+            name += ", as if all models were one"
         step_norm = bool(config.get("astune.algorithm.step_norm", False))
         return cls(
             name,

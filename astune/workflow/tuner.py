@@ -41,7 +41,8 @@ class Tuner(Surroundings):
         url = tuner.base_url("solver")                 # an HTTP endpoint, for any process and language
 
     The name tells the agents of an episode apart. They all run on the policy, the model that is trained, unless
-    `source` names one of `astune.rollout.auxiliary_models`. `trainable=False` keeps the turns of an agent that runs on
+    `source` names one of `astune.rollout.auxiliary_models`. Of several models (`astune.models`) an agent runs on the
+    one that `policy` names, or else `astune.rollout.agents`. `trainable=False` keeps the turns of an agent that runs on
     the policy (a simulated user, for example) out of the loss. Nothing may be called after the episode is over.
     """
 
@@ -82,23 +83,29 @@ class Tuner(Surroundings):
         self._calls: set[asyncio.Task[list[ChatAnswer]]] = set()
 
     def model(
-        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None, **options: Any
+        self,
+        name: str = MAIN_AGENT,
+        *,
+        trainable: bool = True,
+        source: str | None = None,
+        policy: str | None = None,
+        **options: Any,
     ) -> Any:
         """The installed AgentScope's `OpenAIChatModel`; `options` are keyword arguments of that class.
 
         Raises:
             MissingDependency: AgentScope is not installed.
-            WorkflowError: an option that the class does not have, or a source that is not configured.
+            WorkflowError: an option that the class does not have, or a source or policy that is not configured.
         """
         from astune.workflow.agentscope import chat_model, major_version, watch_toolkits
         from astune.workflow.agentscope_schemas import write_schemas_once
 
-        policy = self._tracker.policy_source
-        if source is None and isinstance(policy, LiveSource):
+        live = self._tracker.policy_source
+        if source is None and isinstance(live, LiveSource):
             if options:
                 raise WorkflowError(f"tuner.model(): {', '.join(options)}: a candidate that is an object has its own")
-            return policy.hand_out(self._check_open, partial(self._note_failure, name))
-        client = self.openai_client(name, trainable=trainable, source=source)
+            return live.hand_out(self._check_open, partial(self._note_failure, name))
+        client = self.openai_client(name, trainable=trainable, source=source, policy=policy)
         watch_toolkits()
         if major_version() == 2:
             write_schemas_once()
@@ -118,21 +125,39 @@ class Tuner(Surroundings):
 
     @overload
     def openai_client(
-        self, name: str = ..., *, trainable: bool = ..., source: str | None = ..., sync: Literal[False] = ...
+        self,
+        name: str = ...,
+        *,
+        trainable: bool = ...,
+        source: str | None = ...,
+        policy: str | None = ...,
+        sync: Literal[False] = ...,
     ) -> openai.AsyncOpenAI: ...
     @overload
     def openai_client(
-        self, name: str = ..., *, trainable: bool = ..., source: str | None = ..., sync: Literal[True]
+        self,
+        name: str = ...,
+        *,
+        trainable: bool = ...,
+        source: str | None = ...,
+        policy: str | None = ...,
+        sync: Literal[True],
     ) -> openai.OpenAI: ...
     def openai_client(
-        self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None, sync: bool = False
+        self,
+        name: str = MAIN_AGENT,
+        *,
+        trainable: bool = True,
+        source: str | None = None,
+        policy: str | None = None,
+        sync: bool = False,
     ) -> openai.AsyncOpenAI | openai.OpenAI:
         """An `AsyncOpenAI` client whose calls stay in the process; with `sync` an `OpenAI` client, for a workflow that
         is not async. In the thread of the event loop its calls raise WorkflowError, as nothing could answer them."""
         from astune.gateway.app import openai_app
         from astune.gateway.client import blocking_client, in_process_client
 
-        token = self._token(name, trainable, source)
+        token = self._token(name, trainable, source, policy)
         return blocking_client(openai_app(), token, self.wait) if sync else in_process_client(openai_app(), token)
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -166,7 +191,14 @@ class Tuner(Surroundings):
         finally:
             self._awaited.discard(future)
 
-    def base_url(self, name: str = MAIN_AGENT, *, trainable: bool = True, source: str | None = None) -> str:
+    def base_url(
+        self,
+        name: str = MAIN_AGENT,
+        *,
+        trainable: bool = True,
+        source: str | None = None,
+        policy: str | None = None,
+    ) -> str:
         """The `base_url` of an endpoint on this machine that speaks OpenAI's API and Anthropic's. The API key does not
         matter.
 
@@ -175,13 +207,19 @@ class Tuner(Surroundings):
         """
         from astune.gateway.server import http_server
 
-        return f"{http_server().origin}/{self._token(name, trainable, source)}/v1"
+        return f"{http_server().origin}/{self._token(name, trainable, source, policy)}/v1"
 
     async def chat(
-        self, request: ChatRequest, *, name: str = MAIN_AGENT, trainable: bool = True, source: str | None = None
+        self,
+        request: ChatRequest,
+        *,
+        name: str = MAIN_AGENT,
+        trainable: bool = True,
+        source: str | None = None,
+        policy: str | None = None,
     ) -> ChatAnswer:
         """One model call, which everything above comes down to: `choices` with one answer."""
-        return (await self.choices(request, name=name, trainable=trainable, source=source))[0]
+        return (await self.choices(request, name=name, trainable=trainable, source=source, policy=policy))[0]
 
     async def choices(
         self,
@@ -191,6 +229,7 @@ class Tuner(Surroundings):
         name: str = MAIN_AGENT,
         trainable: bool = True,
         source: str | None = None,
+        policy: str | None = None,
     ) -> list[ChatAnswer]:
         """`n` answers to one request, each a turn. From another event loop, in a thread of the agent's, it comes about
         on that of the episode.
@@ -205,9 +244,10 @@ class Tuner(Surroundings):
             RolloutError: the episode is over.
         """
         if asyncio.get_running_loop() is not self._loop:
-            there = self.choices(request, n, name=name, trainable=trainable, source=source)
+            there = self.choices(request, n, name=name, trainable=trainable, source=source, policy=policy)
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there, self._loop))
         self._check_open()
+        source = self._tracker.source_of(name, source, policy)
         if self._environment is not None:
             self._environment.check_service()
         for kind, where in find_broken_history(request.messages):
@@ -308,11 +348,11 @@ class Tuner(Surroundings):
     def _over(self) -> RolloutError:
         return RolloutError(f"episode {self.episode_id} is over: its models cannot be called any more")
 
-    def _token(self, name: str, trainable: bool, source: str | None) -> str:
+    def _token(self, name: str, trainable: bool, source: str | None, policy: str | None) -> str:
         from astune.gateway.app import Endpoint, openai_app
 
         self._check_open()
-        self._tracker.check_source(source)
+        source = self._tracker.source_of(name, source, policy)
         key = (name, trainable, source)
         if key not in self._tokens:
             choices = partial(self.choices, name=name, trainable=trainable, source=source)

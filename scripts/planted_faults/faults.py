@@ -40,13 +40,13 @@ MERGE_AND_CREDIT = [
         ),
         (
             "an agent goes on with another one's timeline",
-            "(earlier.agent, earlier.exact) == (turn.agent, turn.exact)",
-            "earlier.exact == turn.exact",
+            "(earlier.agent, earlier.exact, earlier.model) == (turn.agent, turn.exact, turn.model)",
+            "(earlier.exact, earlier.model) == (turn.exact, turn.model)",
         ),
         (
             "ids made from text go on from an engine's",
-            "(earlier.agent, earlier.exact) == (turn.agent, turn.exact)",
-            "earlier.agent == turn.agent",
+            "(earlier.agent, earlier.exact, earlier.model) == (turn.agent, turn.exact, turn.model)",
+            "(earlier.agent, earlier.model) == (turn.agent, turn.model)",
         ),
         ("the first of repeated answers is taken out in place of the last", "same[-n:]", "same[:n]"),
         ("another reason replaces the one that a turn was taken out for", "turn.excluded or reason", "reason"),

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astune.config.rollout import ContextConfig
+from astune.context_tracker.agent_models import AgentModels
 from astune.context_tracker.cuts import GO_ON, TAKEN_OUT, CutTracker
 from astune.context_tracker.tracker import ChatRequest
 from astune.errors import ContextOverflow
@@ -90,6 +92,16 @@ async def test_each_strategy_makes_room_and_the_agents_history_stays_whole(chat_
     history = await read_pages(tracker, 3)
     assert [shown(turn) for turn in tracker.turns][: len(prompts)] == prompts
     assert [message["content"] for message in history if message["role"] == "tool"] == list(map(result, range(4)))
+
+
+async def test_an_agent_on_one_of_several_models_sums_up_on_that_one(chat_format):
+    policy = ScriptedPolicy(scripted, chat_format, context_length=1000)
+    config, models = kept("summarise", at=0.6, prompt="Sum"), AgentModels({"wolf": True, "villager": True})
+    tracker = CutTracker(config, policy, chat_format, Sampling(120), max_turns=40, seed=1, models=models)
+    tracker.chat = partial(tracker.chat, source="villager")
+    await read_pages(tracker, 3)
+    assert [shown(turn) for turn in tracker.turns][-2:] == ["Q call page0 call page1 Sum", f"{Q_S} call page2"]
+    assert {turn.model for turn in tracker.turns} == {"villager"} and tracker.turns[-1].cut is not None
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,23 @@ def test_eight_bits_a_reference_and_a_critic_are_in_the_sum() -> None:
     assert total(model=lora, algorithm=with_reference) - total(model=lora) == 4 * adapter_numbers(QWEN3_8B, 8, ())
 
 
+def test_each_of_several_models_has_an_adapter_and_only_those_that_are_trained_an_optimizer() -> None:
+    extent = Extent(reduced=True, trains=True, positions=4096, tokens=4096)
+    model = {"lora": {"rank": 16}}
+
+    def adam(models: dict[str, Any]) -> tuple[float, float, float]:
+        parts = estimate(QWEN3_8B, config_of(model=model, models=models), extent)
+        found = {name.split()[0].strip(","): part for name, part in parts.items()}
+        return found["adapters"], found["Adam"], sum(parts.values())
+
+    adapter, optimizer, total = adam({})
+    assert adam({"a": {}}) == pytest.approx((adapter, optimizer, total))
+    assert adam({"a": {}, "b": {"frozen": True}}) == pytest.approx((2 * adapter, optimizer, total + adapter))
+    assert adam({"a": {}, "b": {"lora": {"rank": 32}}, "c": {"frozen": True}}) == pytest.approx(
+        (4 * adapter, 3 * optimizer, total + 3 * adapter + 2 * optimizer + adapter), rel=1e-2
+    )
+
+
 def test_rollouts_that_do_not_wait_take_a_copy_of_the_weights() -> None:
     extent = Extent(reduced=False, trains=True, positions=100, tokens=100)
     ahead = estimate(QWEN3_8B, config_of(synchronizer={"style": "async", "max_staleness": 1}), extent)

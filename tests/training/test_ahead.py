@@ -174,10 +174,10 @@ def test_a_step_that_fails_ahead_ends_the_run_when_its_turn_comes_and_keeps_the_
 
     play = module.play_groups
 
-    async def fails(run: Any, step: int, rules: Any) -> Any:
+    async def fails(run: Any, step: int) -> Any:
         if step == 2:
             raise RuntimeError("no more")
-        return await play(run, step, rules)
+        return await play(run, step)
 
     monkeypatch.setattr(module, "play_groups", fails)
     report = run_job(conf, *ahead(3), *NO_EVALUATION, "astune.trainer.save_every=0")

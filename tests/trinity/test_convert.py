@@ -335,6 +335,11 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
         "astune.rollout.context.strategy": "summarise",
         "astune.rollout.auxiliary_models": {"a": {"base_url": "http://h/v1", "model": "m"}},
     },
+    "astune.models": {"astune.model.lora.rank": 4},
+    **{
+        key: {"astune.model.lora.rank": 4, "astune.models": {"a": {}, "b": {}}}
+        for key in ("astune.rollout.agents", "astune.trainer.update")
+    },
     "astune.task_reader.validation_fraction": {"astune.task_reader.jsonl.validation.file_path": None},
     "astune.task_reader.split_seed": {
         "astune.task_reader.jsonl.validation.file_path": None,
@@ -356,6 +361,13 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.rollout.auxiliary_models":
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.dictionaries(st.text(max_size=3), model, min_size=1, max_size=2)
+    if key == "astune.models":
+        model = st.fixed_dictionaries({"frozen": st.booleans()})
+        return st.dictionaries(st.sampled_from("ab"), model, min_size=1, max_size=2)
+    if key == "astune.rollout.agents":
+        return st.dictionaries(st.sampled_from(["w_*", "v"]), st.sampled_from("ab"), min_size=1, max_size=2)
+    if key == "astune.trainer.update":
+        return st.sampled_from(["all", "alternate(2)", "a, b"])
     if key == "astune.tools.servers":
         server = st.fixed_dictionaries({"command": st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=2)})
         return st.dictionaries(st.sampled_from("ab"), server, min_size=1, max_size=2)

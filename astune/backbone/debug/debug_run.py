@@ -77,6 +77,10 @@ class DebugRun:
             weighting = weighting_for(self.config)
             samples, receipt = to_samples(ruled.groups, self.advantage, weighting, ruled.left_out)
             check_step([group], samples, receipt)
+            if self.config.models:
+                self.screen.note(
+                    "advantages are shown as if all of astune.models were one; a run compares each by itself"
+                )
             if len(group.episodes) > 1:
                 self.screen.group_done(group, samples)
             if self.show_update is not None:

@@ -13,7 +13,9 @@ import torch
 from astune.backbone.base import Backbone
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.backbone.lora.settings import SOLE
 from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
 from astune.backbone.policies.requests import ServerTraits
 from astune.backbone.vllm.policy import ServedPolicy
@@ -21,6 +23,7 @@ from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer, chec
 from astune.backbone.vllm.settings import NAME, Served, make_served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
 from astune.config.load import LoadedConfig
+from astune.config.rules.models import config_of, configs_of_trained
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -50,17 +53,36 @@ def load_engine(config: AstuneConfig) -> Engine:
     rounds = Rounds()
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
+    if config.models:
+        learners = load_learners(config, loaded, sampler)
+        return Engine(sampler, next(iter(learners.values())), chat_format, rounds, models=learners)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
     return Engine(sampler, learner, chat_format, rounds, beside)
+
+
+def load_learners(config: AstuneConfig, loaded: LoadedModel, sampler: Sampler) -> dict[str, LocalLearner]:
+    """Make a learner for each of `astune.models` that is trained; a frozen one has none. Each learns its own adapter,
+    and publishes to its own part of the sampler."""
+    frozen = [name for name, model in config.models.items() if model.frozen]
+    learners = {}
+    for name, own in configs_of_trained(config).items():
+        adapter = loaded.of(name)
+        adapter.begun |= config.models[name].start_from is not None
+        learners[name] = LocalLearner(adapter, AdapterSampler(sampler, name, frozen), own.algorithm, own.trainer)
+    return learners
 
 
 def load_policy(
     config: AstuneConfig, rounds: Rounds | None = None, *, beside: bool = False, chat_format: ChatFormat | None = None
 ) -> tuple[LoadedModel, Sampler, ChatFormat]:
-    """Load the model of `astune.model`, a sampler over it, or `beside` it, over a copy, and its chat format, if that is
-    not there."""
+    """Load the model of `astune.model`, with the adapters of `astune.models`, a sampler over it, or `beside` it, over a
+    copy, and its chat format, if that is not there."""
     torch.manual_seed(config.seed)
-    loaded = load_model(config.model)
+    shapes = {name: config_of(config, name).model.lora for name in config.models}
+    loaded = load_model(config.model, shapes or (SOLE,))
+    for name, model in config.models.items():
+        if model.start_from is not None:
+            loaded.of(name).begin_adapter(Path(model.start_from))
     if beside:
         loaded = loaded.with_copy()
     chat_format = chat_format or load_chat_format(config.model, loaded.directory)

@@ -29,7 +29,9 @@ def export_checkpoint(
     """
     adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     if not adapter and not (checkpoint / "config.json").is_file():
-        raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {ADAPTER_CONFIG}")
+        models = ", ".join(file.parent.name for file in sorted(checkpoint.glob(f"*/{ADAPTER_CONFIG}")))
+        advice = f". It has several models ({models}); name the folder of one" if models else ""
+        raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {ADAPTER_CONFIG}{advice}")
     if adapter and not merged and dtype is not None:
         raise ConfigError(f"--dtype {dtype}: {checkpoint} holds an adapter, which stays as it is; add --merged")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -10,6 +10,8 @@ from astune.config.rules.algorithm import advantage_contradictions, algorithm_co
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
+from astune.config.rules.models import model_contradictions
+from astune.config.rules.models import own_key_problems as own_key_problems
 from astune.config.rules.rollouts import (
     context_contradictions,
     engine_contradictions,
@@ -45,6 +47,7 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     if astune.traits.trains and astune.traits.own_loop:
         yield from synchronizer_contradictions(astune)
     yield from engine_contradictions(astune, plays=needs_policy(astune))
+    yield from model_contradictions(astune)
     if astune.traits.trains:
         yield from _training(astune)
     if astune.traits.trains:

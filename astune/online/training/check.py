@@ -20,6 +20,8 @@ def check_online(loaded: LoadedConfig) -> None:
     found = [f"{loaded.where(key)}: {said}" for key, said in _wrong(loaded.config.astune)]
     if loaded.stages:
         found.append(f"{loaded.where('astune.stages')}: online training has no stages; take the key out")
+    if loaded.config.astune.models:
+        found.append(f"{loaded.where('astune.models')}: online training has one model; take the key out")
     if loaded.config.astune.backbone == "trinity":
         try:
             convert_online(loaded, online_folder(loaded.config))

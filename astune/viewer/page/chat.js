@@ -17,7 +17,7 @@ function renderChat() {
 function turnHead({ turn: number }) {
   const turn = shown.episode.turns[number];
   const marks = shown.episode.bubbles.filter((bubble) => bubble.turn === number).flatMap((bubble) => bubble.marks ?? []);
-  const facts = [`${count(turn.prompt)} + ${plural(turn.sampled, "token")}`, `v${turn.version}`];
+  const facts = [`${count(turn.prompt)} + ${plural(turn.sampled, "token")}`, `${turn.model ? `${turn.model} ` : ""}v${turn.version}`];
   if (turn.temperature !== 1) facts.push(`temperature ${figure(turn.temperature)}`);
   if (turn.finish === "length") facts.push("cut off by the token limit");
   return el("header", {},

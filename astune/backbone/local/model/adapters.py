@@ -9,7 +9,7 @@ second copy of the base. `Adapters.using` says which adapter a forward pass is f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,39 +28,46 @@ BASE = "__base__"
 
 
 class Adapters:
-    """Adapters of one shape over `model`, whose linear layers are replaced in place. The base stays as it is, bit for
-    bit; only what `parameters` gives has a gradient.
+    """Adapters over `model`, whose linear layers are replaced in place. The base stays as it is, bit for bit; only what
+    `parameters` gives has a gradient.
 
-    `base` is where others find the base model: it stands in the files.
+    `base` is where others find the base model: it stands in the files. `shapes` are the adapters by name, with settings
+    of their own; by itself there is one, of `config`.
     """
 
-    def __init__(self, model: Any, config: LoraConfig, base: str, names: Sequence[str] = (SOLE,)) -> None:
+    def __init__(
+        self, model: Any, config: LoraConfig, base: str, shapes: Mapping[str, LoraConfig] | None = None
+    ) -> None:
         peft = import_peft()
+        shapes = shapes or {SOLE: config}
+        names = tuple(shapes)
         if config.dora and len(names) > 1:
             raise ModelError(
                 "astune.model.lora.dora: DoRA cannot tell the rows of a batch apart, so it has one adapter"
             )
-        self.names = tuple(names)
-        made = peft_settings(config, target_names(model, config.targets), base)
+        self.names = names
+        made = {name: peft_settings(own, target_names(model, own.targets), base) for name, own in shapes.items()}
         self._mark = base_mark(config.base, base_digest(model.named_parameters()))
         try:
             with _silence_warnings():
-                self._peft = peft.PeftModel(model, made, adapter_name=names[0])
+                self._peft = peft.PeftModel(model, made[names[0]], adapter_name=names[0])
         except ValueError as error:  # layers whose kernels read the weights past the adapter, as Mamba's out_proj
             raise ModelError(f"astune.model.lora.targets: {error}") from error
         for name in names[1:]:
-            self._peft.add_adapter(name, made)
+            self._peft.add_adapter(name, made[name])
         self._functions = peft
         self._parameters: dict[str, list[torch.nn.Parameter]] = {name: [] for name in names}
         for path, parameter in model.named_parameters():
-            owner = next((name for name in names if name in path.split(".")), None) if "lora_" in path else None
+            _, lora, inside = path.rpartition(".lora_")  # as in `q_proj.lora_A.wolf.weight`
+            owner = next((name for name in names if name in inside.split(".")[1:]), None) if lora else None
             parameter.requires_grad_(owner is not None)
             if owner is not None:
                 self._parameters[owner].append(parameter)
         self._rows: tuple[str, ...] | None = None
-        for module in model.modules():
-            if isinstance(module, peft.tuners.lora.LoraLayer):
-                module.register_forward_pre_hook(self._select, with_kwargs=True)
+        self._active = names[0]
+        self._layers = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]
+        for layer in self._layers:
+            layer.register_forward_pre_hook(self._select, with_kwargs=True)
 
     def parameters(self, name: str = SOLE) -> list[torch.nn.Parameter]:
         """The trained parameters of an adapter, in the order of the model's layers."""
@@ -70,12 +77,26 @@ class Adapters:
     def using(self, *rows: str) -> Iterator[None]:
         """Forward passes in this block compute row i of their batch with the adapter `rows[i]` (or `BASE`); one name
         is for all rows. Without such a block they compute with the adapter that was named first."""
-        before = self._rows
-        self._rows = None if set(rows) == set(self.names[:1]) == set(self.names) else rows  # peft's plain path
+        before = self._rows, self._active
+        one = set(rows) if set(rows) <= set(self.names) else set()
+        if len(one) == 1:  # peft's plain path, which is quicker, and takes layers that give views
+            self._rows = None
+            self._activate(*one)
+        else:
+            self._rows = rows
         try:
             yield
         finally:
-            self._rows = before
+            self._rows = before[0]
+            self._activate(before[1])
+
+    def _activate(self, name: str) -> None:
+        """Have rows of which nothing is said computed with that adapter. peft's own way would also say what has a
+        gradient."""
+        if name != self._active:
+            for layer in self._layers:
+                layer._active_adapter = [name]
+            self._active = name
 
     def _select(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Tell a layer of peft's for which adapter each row is. Experts and the like get several rows for each."""

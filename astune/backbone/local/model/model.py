@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from astune.backbone.local.model.norms import fuse, quicken
 from astune.backbone.local.model.products import quicken_linear
 from astune.backbone.local.model.recomputing import recompute, recomputing, silence_dropout
 from astune.backbone.lora.settings import SOLE, find_begun_adapter, locate_base
-from astune.config.schema import ModelConfig
+from astune.config.schema import LoraConfig, ModelConfig
 from astune.context_tracker.model_dir import base_name, copy_tokenizer, resolve_base_dir
 from astune.errors import ModelError
 from astune.monitor.disk import follow_umask
@@ -59,6 +59,13 @@ class LoadedModel:
     def of(self, adapter: str) -> LoadedModel:
         """The same model, with another of its adapters as the one that is trained."""
         return replace(self, adapter=adapter)
+
+    def begin_adapter(self, directory: Path) -> None:
+        """Have the adapter that is trained begin with the one in the folder. Raises ModelError for one of another base
+        or shape, with no other adapter touched."""
+        assert self.adapters is not None, "astune.config.rules asks for them"
+        with torch.no_grad():
+            self.adapters.load(directory, self.adapter)
 
     def with_copy(self) -> LoadedModel:
         """The same model, sampled from a copy of its weights, which stays as it is while they are trained."""
@@ -102,10 +109,12 @@ class LoadedModel:
         self.model.load_state_dict(read_weights(directory).state_dict())
 
 
-def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: bool = True) -> LoadedModel:
+def load_model(
+    config: ModelConfig, names: Sequence[str] | Mapping[str, LoraConfig] = (SOLE,), *, sampled: bool = True
+) -> LoadedModel:
     """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
-    of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names.
-    Without `sampled` no copy is made to sample from."""
+    of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names. Names
+    may have settings of their own. Without `sampled` no copy is made to sample from."""
     lora = config.lora.rank is not None
     begin = find_begun_adapter(config)
     path = config.path if begin is None else base_name(begin)
@@ -130,9 +139,10 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
         fuse(model)
     if silenced := silence_dropout(model):
         logger.info("dropout is off, so that training computes as sampling does: %s", ", ".join(silenced))
-    adapters = Adapters(model, config.lora, locate_base(path, directory), names) if lora else None
+    shapes = names if isinstance(names, Mapping) else dict.fromkeys(names, config.lora)
+    adapters = Adapters(model, config.lora, locate_base(path, directory), shapes) if lora else None
     if begin is not None and adapters is not None:
-        for name in names:
+        for name in shapes:
             adapters.load(begin, name)
     if config.gradient_checkpointing:
         recompute(model)
@@ -148,7 +158,7 @@ def load_model(config: ModelConfig, names: Sequence[str] = (SOLE,), *, sampled: 
     context_length = config.max_model_len or made_for
     checkpointing = config.gradient_checkpointing
     facts = (directory, device, dtype, context_length, checkpointing, family)
-    return LoadedModel(model, sampling_model, *facts, adapters, names[0], begin is not None)
+    return LoadedModel(model, sampling_model, *facts, adapters, next(iter(shapes)), begin is not None)
 
 
 def _reduce(model: Any, dtype: torch.dtype) -> Any:

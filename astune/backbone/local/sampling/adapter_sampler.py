@@ -14,11 +14,12 @@ class AdapterSampler:
         buyer = AdapterSampler(sampler, "buyer")
         learner = LocalLearner(loaded.of("buyer"), buyer, algorithm, trainer)
 
-    Publishing empties only this adapter's part of the cache, so answers of others may be under way meanwhile.
+    Publishing empties only this adapter's part of the cache, and those of the `frozen` ones, which nobody publishes, so
+    answers of others may be under way meanwhile.
     """
 
-    def __init__(self, sampler: Sampler, adapter: str) -> None:
-        self._sampler, self._adapter = sampler, adapter
+    def __init__(self, sampler: Sampler, adapter: str, frozen: Sequence[str] = ()) -> None:
+        self._sampler, self._adapter, self._frozen = sampler, adapter, frozen
 
     @property
     def context_length(self) -> int:
@@ -33,9 +34,11 @@ class AdapterSampler:
         self._sampler.versions[self._adapter] = version
 
     def forget(self) -> None:
-        self._sampler.forget(self._adapter)
+        for adapter in (self._adapter, *self._frozen):
+            self._sampler.forget(adapter)
 
     def publish(self) -> int:
+        self.forget()
         return self._sampler.publish(self._adapter)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:

@@ -146,8 +146,10 @@ class Sampler:
         self.versions[adapter] += 1
         return self.versions[adapter]
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, adapter: str = SOLE) -> Generation:
-        """Raises WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, adapter: str | None = None) -> Generation:
+        """The answer of `adapter`, else of the one that `sampling` names as the model, else of the only one. Raises
+        WorkflowError for token ids that the model does not know, PolicyError if it fails on this request."""
+        adapter = adapter or sampling.model or SOLE
         if adapter not in self.versions:
             raise PolicyError(f"there is no adapter {adapter!r}; there are: {', '.join(self.versions)}")
         check_answerable(prompt_ids, sampling, self.context_length)

@@ -1,0 +1,192 @@
+"""The configuration of each of `astune.models`, and values there that cannot work together, or with others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from astune.config.model import NamedModelConfig
+from astune.config.rules.method import rules_of
+from astune.config.schema import AstuneConfig, TrainerConfig
+from astune.config.section import merge
+from astune.errors import nearest
+
+ALL = "all"
+ALTERNATE = re.compile(r"alternate\(([1-9][0-9]*)\)")
+
+OWN_TRAINER = (
+    "betas",
+    "learning_rate",
+    "lr_schedule",
+    "max_grad_norm",
+    "max_skipped_updates",
+    "micro_batch_tokens",
+    "optimizer",
+    "updates_per_step",
+    "warmup_steps",
+    "weight_decay",
+)
+"""The keys of `astune.trainer` that a model may have for itself; all else is the run's."""
+OF_THE_RUN = {
+    "preset": "name the keys that it would set",
+    "dynamic_sampling": "which tasks are played is the run's to say: set it in astune.algorithm",
+}
+"""The keys of `astune.algorithm` that a model has not for itself, and what to do."""
+
+
+def config_of(astune: AstuneConfig, name: str) -> AstuneConfig:
+    """The configuration of one of several models. Raises pydantic's ValidationError where its own keys are wrong."""
+    own = astune.models[name]
+    lora, trainer, algorithm = (
+        type(section).model_validate(merge(section.model_dump(), given))
+        for section, given in (
+            (astune.model.lora, own.lora),
+            (astune.trainer, own.trainer),
+            (astune.algorithm, own.algorithm),
+        )
+    )
+    model = astune.model.model_copy(update={"lora": lora})
+    return astune.model_copy(update={"model": model, "trainer": trainer, "algorithm": algorithm})
+
+
+def configs_of_trained(astune: AstuneConfig) -> dict[str, AstuneConfig]:
+    """The configuration of each model that is trained, by its name. The only one of a run has no name."""
+    if not astune.models:
+        return {"": astune}
+    return {name: config_of(astune, name) for name, model in astune.models.items() if not model.frozen}
+
+
+def begin_with(astune: AstuneConfig, checkpoint: Path) -> AstuneConfig:
+    """The configuration with the checkpoint as the model that it begins with; of several, each that is not frozen with
+    its folder there."""
+    if not astune.models:
+        return astune.model_copy(update={"model": astune.model.model_copy(update={"path": str(checkpoint)})})
+    models = {
+        name: model if model.frozen else model.model_copy(update={"start_from": str(checkpoint / name)})
+        for name, model in astune.models.items()
+    }
+    return astune.model_copy(update={"models": models})
+
+
+def whose_turn(astune: AstuneConfig, step: int) -> list[str]:
+    """The models that learn from step `step`, counted from 0, as `astune.trainer.update` says.
+
+    >>> from astune.config.schema import AstuneConfig
+    >>> astune = AstuneConfig(models={"wolf": {}, "villager": {}}, trainer={"update": "alternate(2)"})
+    >>> [whose_turn(astune, step) for step in range(5)]
+    [['wolf'], ['wolf'], ['villager'], ['villager'], ['wolf']]
+    """
+    names, update = [name for name, model in astune.models.items() if not model.frozen], astune.trainer.update
+    if update == ALL:
+        return names or [""]
+    each = 1
+    if alternate := ALTERNATE.fullmatch(update):
+        each = int(alternate[1])
+    else:
+        names = names_in(update)
+    return [names[step // each % len(names)]]
+
+
+def count_turns(astune: AstuneConfig, name: str, steps: range) -> int:
+    """Count the steps from which a model learns."""
+    every = astune.trainer.update == ALL
+    return len(steps) if every else sum(name in whose_turn(astune, step) for step in steps)
+
+
+def names_in(update: str) -> list[str]:
+    """The models that `astune.trainer.update` names one by one."""
+    return [name.strip() for name in update.split(",")]
+
+
+def own_key_problems(name: str, model: NamedModelConfig) -> Iterator[tuple[str, str]]:
+    """Keys that a model has for itself and cannot have."""
+    key = f"astune.models.{name}"
+    for own in model.trainer:
+        if own in TrainerConfig.model_fields and own not in OWN_TRAINER:
+            yield f"{key}.trainer.{own}", f"a model has no {own!r} of its own; it may have {', '.join(OWN_TRAINER)}"
+    for own in OF_THE_RUN.keys() & model.algorithm.keys():
+        yield f"{key}.algorithm.{own}", f"a model has none of its own; {OF_THE_RUN[own]}"
+    for section in ("trainer", "algorithm") if model.frozen else ():
+        if getattr(model, section):
+            yield f"{key}.{section}", "it is frozen, so that it learns in no way; take the keys out"
+
+
+def model_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """The key to change and what is wrong with it. For the configuration of one of them this finds what is its own."""
+    models, agents = astune.models, astune.rollout.agents
+    if not models:
+        if agents:
+            yield (
+                "astune.rollout.agents",
+                "there is one model, which all agents run on; set astune.models, or take it out",
+            )
+        if astune.trainer.update != ALL:
+            yield "astune.trainer.update", "there is one model, which learns from every step; expected 'all'"
+        return
+    yield from _turns(astune)
+    for pattern, name in agents.items():
+        if name not in models:
+            yield (
+                "astune.rollout.agents",
+                f"{pattern!r} is for the model {name!r}, which astune.models has not.{nearest(name, models)} It has: "
+                f"{', '.join(models)}",
+            )
+    for name in models.keys() & astune.rollout.auxiliary_models.keys():
+        yield f"astune.models.{name}", "a model of astune.rollout.auxiliary_models has the same name; rename one"
+    if all(model.frozen for model in models.values()) and astune.traits.trains:
+        yield "astune.models", "all of them are frozen, so that nothing would be learned; expected one that is not"
+    yield from _engine(astune)
+    yield from _learning(astune)
+
+
+def _turns(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Names that `astune.trainer.update` has and should not, or has not and should."""
+    update, trained = astune.trainer.update, [name for name, model in astune.models.items() if not model.frozen]
+    if update == ALL or ALTERNATE.fullmatch(update):
+        return
+    named = names_in(update)
+    for name in dict.fromkeys(named):
+        if name not in trained:
+            yield (
+                "astune.trainer.update",
+                f"{name!r} is no model that is trained.{nearest(name, [ALL, *trained])} Expected 'all', 'alternate(5)' "
+                f"or names in a row: {', '.join(trained)}",
+            )
+    if not {*named} >= {*trained} and {*named} <= {*trained}:
+        never = ", ".join(name for name in trained if name not in named)
+        yield "astune.trainer.update", f"it is never the turn of {never}; name it, or set frozen there"
+
+
+def _engine(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Settings with which one sampler cannot answer for several models."""
+    lora = astune.model.lora
+    if lora.rank is None:
+        yield (
+            "astune.model.lora.rank",
+            "not set, and the models of a run are adapters over one base; set it, as 16 (whole models side by side are "
+            "for runs of their own)",
+        )
+    if lora.dora:
+        yield (
+            "astune.model.lora.dora",
+            "DoRA cannot tell the rows of a batch apart, so it has one adapter; expected false",
+        )
+    if any("base" in model.lora for model in astune.models.values()):
+        yield "astune.models", "lora.base is of the weights that all have in common; set it in astune.model.lora"
+    if astune.traits.own_engine and astune.rollout.engine == "vllm":
+        yield (
+            "astune.rollout.engine",
+            "'vllm' is handed one model; expected 'torch', whose sampler answers for all of astune.models in one pass",
+        )
+
+
+def _learning(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    if not rules_of(astune.algorithm).plays:
+        yield (
+            "astune.algorithm.method",
+            f"{astune.algorithm.method!r} learns from examples, which do not say whose they are (astune.models); "
+            "expected a method that plays episodes, as 'rl', or one run for each model",
+        )
+    if not astune.traits.trains and astune.debug.with_update:
+        yield "astune.debug.with_update", "an update is shown of a run with one model; take it out, or astune.models"

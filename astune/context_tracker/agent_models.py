@@ -1,0 +1,55 @@
+"""Which model an agent runs on, where a run has several (`astune.models`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from astune.errors import WorkflowError, nearest
+
+
+@dataclass(frozen=True)
+class AgentModels:
+    """`trained` has the models by name, True for those that are trained; `agents` the models by patterns of agents'
+    names, as `{"wolf_*": "wolf"}`. Both are empty where there is one model, which has no name.
+
+    >>> AgentModels({"wolf": True, "villager": False}, {"wolf_*": "wolf"}).choose("wolf_1")
+    'wolf'
+    """
+
+    trained: Mapping[str, bool] = field(default_factory=dict)
+    agents: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """The names of all models; None stands for the only one."""
+        return tuple(self.trained) or (None,)
+
+    def name(self, source: str | None) -> str:
+        """The name of the model that a source is; empty for the only one, and for what is none of them."""
+        return source if source is not None and source in self.trained else ""
+
+    def is_trained(self, name: str | None) -> bool:
+        return name is None or self.trained.get(name, True)
+
+    def choose(self, agent: str, policy: str | None = None) -> str | None:
+        """Choose the model of an agent: the one that its workflow names, else that of the pattern which its name
+        matches. Raises WorkflowError for a model that there is not, and where not exactly one is said."""
+        listed = f"astune.models has: {', '.join(self.trained) or 'none'}"
+        if policy is not None:
+            if policy not in self.trained:
+                raise WorkflowError(
+                    f"policy={policy!r}: there is no such model.{nearest(policy, self.trained)} {listed}"
+                )
+            return policy
+        if not self.trained:
+            return None
+        matching = {pattern: name for pattern, name in self.agents.items() if fnmatchcase(agent, pattern)}
+        if len({*matching.values()}) != 1:
+            what = "no pattern matches it" if not matching else f"{' and '.join(map(repr, matching))} both match it"
+            raise WorkflowError(
+                f"agent {agent!r} has no model: {what} in astune.rollout.agents, and the workflow names none, as "
+                f"tuner.model({agent!r}, policy={next(iter(self.trained))!r}) would. {listed}"
+            )
+        return next(iter(matching.values()))

@@ -1,0 +1,244 @@
+"""Several models in one run, adapters over the shipped model, on CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("peft")
+
+from safetensors.torch import load_file, save
+
+from astune.backbone.local.engine import load_engine, load_learners, load_policy
+from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.sampling.sampler import Sampler
+from astune.cli import main
+from astune.config.load import load_config
+from astune.errors import ModelError
+from astune.monitor.episodes import read_episodes
+from astune.monitor.run_dir import RunDir
+from astune.types import RunReport, Sample, Sampling, Update
+from tests.backbone.local.test_examples import run_job, timeless
+from tests.training.killed import Killed, raise_at
+
+AGENTS = Path(__file__).with_name("village.py")
+MODELS = {
+    "wolf": {"trainer": {"learning_rate": 0.02, "updates_per_step": 2}, "lora": {"rank": 2, "targets": ["q_proj"]}},
+    "villager": {"trainer": {"lr_schedule": "linear"}, "algorithm": {"advantage": "running_mean"}},
+    "ghost": {"frozen": True},
+}
+
+
+def write_village(folder: Path, **sections: Any) -> Path:
+    tasks = [{"query": f"What is {n} plus {n}?"} for n in range(4)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, tasks)))
+    config = {
+        "project_name": "test",
+        "experiment_name": "job",
+        "runs_dir": str(folder / "runs"),
+        "model": {"lora": {"rank": 4}, "device": "cpu"},
+        "models": MODELS,
+        "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
+        "rollout": {
+            "agentscope_learn_protocol": f"{AGENTS}:Village",
+            "num_repeat": 3,
+            "max_tokens": 6,
+            "agents": {"wolf_*": "wolf", "villager_*": "ghost"},
+        },
+        "trainer": {"total_steps": 3, "tasks_per_step": 2, "learning_rate": 0.01, "save_every": 1},
+        "monitor": {"progress": "off", "trackers": []},
+        **sections,
+    }
+    (folder / "job.yaml").write_text(json.dumps({"astune": config}))
+    return folder / "job.yaml"
+
+
+def files(report: RunReport) -> dict[str, bytes]:
+    """What the newest checkpoint holds, by the paths of its files. safetensors writes what it says of a file in any
+    order."""
+    (*_, last) = RunDir(report.run_dir).checkpoints()
+    held = {path.relative_to(last).as_posix(): path for path in last.rglob("*") if path.name != "COMPLETE"}
+    return {
+        name: save(load_file(path)) if path.suffix == ".safetensors" else path.read_bytes()
+        for name, path in held.items()
+        if path.is_file()
+    }
+
+
+Taught = dict[int, list[tuple[Sequence[Sample], float]]]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReport, Path, Taught]:
+    """A run that nothing stopped, its configuration, and what each learner was given, in the order in which they first
+    learned."""
+    conf = write_village(tmp_path_factory.mktemp("village"))
+    taught: Taught = {}
+    update = LocalLearner.update
+
+    async def note(self: LocalLearner, samples: Sequence[Sample], learning_rate: float) -> Update:
+        taught.setdefault(id(self), []).append((samples, learning_rate))
+        return await update(self, samples, learning_rate)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalLearner, "update", note)
+        return run_job(conf), conf, taught
+
+
+def test_each_model_learns_from_its_own_tokens_alone_bit_for_bit(
+    straight: tuple[RunReport, Path, Taught], tmp_path: Path
+) -> None:
+    report, conf, taught = straight
+    assert report.status == "completed" and len(taught) == 2
+    config, kept = load_config(conf).config.astune, files(report)
+    agents = {"wolf": {"wolf_1"}, "villager": {"chief"}}
+    for (name, own), given in zip(agents.items(), taught.values(), strict=True):
+        assert {sample.timeline.agent for samples, _ in given for sample in samples} == own
+        loaded, sampler, _ = load_policy(config)
+        learner = load_learners(config, loaded, sampler)[name]
+        for samples, rate in given:
+            asyncio.run(learner.update(samples, rate))
+            asyncio.run(learner.publish())
+        (tmp_path / name).mkdir()
+        learner.save(tmp_path / name)
+        weights = "adapter_model.safetensors"
+        assert save(load_file(tmp_path / name / weights)) == kept[f"{name}/{weights}"]
+    rates = [[rate for _, rate in given] for given in taught.values()]
+    assert rates == [[0.02] * 6, pytest.approx([0.01, 0.02 / 3, 0.01 / 3])]
+
+
+def test_figures_receipt_and_records_say_which_model_it_was(straight: tuple[RunReport, Path, Taught]) -> None:
+    report, *_ = straight
+    for step, row in enumerate(timeless(report), start=1):
+        wolf, villager = (
+            {
+                key.removeprefix(f"model/{name}/"): value
+                for key, value in row.items()
+                if key.startswith(f"model/{name}/")
+            }
+            for name in ("wolf", "villager")
+        )
+        assert (wolf["policy_version"], villager["policy_version"]) == (step, step)
+        assert {"loss", "grad_norm", "tokens/trained", "groups/used"} <= wolf.keys() & villager.keys()
+        assert row["tokens/trained"] == wolf["tokens/trained"] + villager["tokens/trained"]
+        dropped = sum(value for key, value in row.items() if key.startswith("tokens/dropped_"))
+        assert row["tokens/sampled"] == row["tokens/trained"] + dropped and row["tokens/dropped_frozen"] > 0
+        assert not any(key.startswith("model/ghost") for key in row)
+    (*_, last) = RunDir(report.run_dir).checkpoints()
+    assert {path.name for path in last.iterdir() if path.is_dir()} == {"wolf", "villager"}
+    for record in read_episodes(report.run_dir / "episodes" / "train.jsonl"):
+        assert [(turn.agent, turn.model) for turn in record.episode.turns] == [
+            ("wolf_1", "wolf"),
+            ("villager_1", "ghost"),
+            ("chief", "villager"),
+            ("wolf_1", "wolf"),
+            ("villager_1", "ghost"),
+        ]
+        assert {turn.policy_version for turn in record.episode.turns if turn.model == "ghost"} == {0}
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a run with several models is killed after one of them has learned from a step, and the others have not",
+    "it goes on from the checkpoint before, all of them, and ends bit for bit as if never stopped",
+)
+def test_a_run_goes_on_wherever_it_was_killed(
+    straight: tuple[RunReport, Path, Taught], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, conf, _ = straight
+    name = "astune.experiment_name=killed"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        raise_at(patch, 6, LocalLearner, "update")  # the villager's of step 2, when the wolf has learned
+        run_job(conf, name)
+    assert [path.name for path in RunDir(report.run_dir.with_name("killed")).checkpoints()] == ["step_000001"]
+    resumed = run_job(conf, name, resume=True)
+    assert timeless(resumed) == timeless(report)
+    assert files(resumed) == files(report)
+
+
+@pytest.mark.release
+def test_workers_and_stages_play_and_train_the_same_models(
+    straight: tuple[RunReport, Path, Taught], tmp_path: Path
+) -> None:
+    report, *_ = straight
+    stages = [{"trainer": {"total_steps": 1}}, {"trainer": {"total_steps": 1}}]
+    conf = write_village(tmp_path, stages=stages)
+    staged = run_job(conf, "astune.rollout.workers=1")
+    first, second = timeless(staged)
+    known = {name: value for name, value in timeless(report)[0].items() if not name.endswith("learning_rate")}
+    assert {name: first[name] for name in known} == pytest.approx(known, rel=1e-4, abs=1e-6)
+    assert second["model/wolf/policy_version"] == 1  # a stage begins with an optimizer and a version of its own
+    kept = RunDir(staged.run_dir).checkpoints()
+    wolves = [(path / "wolf" / "adapter_model.safetensors").read_bytes() for path in kept]
+    assert len(wolves) == 2 and wolves[0] != wolves[1]
+
+
+def test_a_model_begins_with_an_adapter_and_one_that_does_not_fit_harms_no_other(
+    straight: tuple[RunReport, Path, Taught],
+) -> None:
+    report, conf, _ = straight
+    start = RunDir(report.run_dir).checkpoints()[-1]
+    config = load_config(conf, [f"astune.models.ghost.start_from={start / 'villager'}"]).config.astune
+    loaded = load_policy(config)[0]
+    assert loaded.adapters is not None
+    begun = [parameter.abs().sum().item() for parameter in loaded.adapters.parameters("ghost")]
+    untouched = [parameter.abs().sum().item() for parameter in loaded.adapters.parameters("villager")]
+    assert all(begun) and untouched.count(0.0) == len(untouched) // 2  # B of a new one is 0
+    engine = load_engine(config)
+    assert engine.learners.keys() == {"wolf", "villager"}
+    asyncio.run(engine.policy.generate([1, 2, 3], Sampling(max_tokens=2, model="ghost")))
+    cache = cast("Sampler", engine.policy)._cache
+    assert cache.lengths.any()
+    asyncio.run(engine.learners["wolf"].publish())
+    assert not cache.lengths.any()  # what comes next does not depend on what a frozen one said before
+    other = load_config(conf, [f"astune.models.villager.start_from={start / 'wolf'}"]).config.astune
+    with pytest.raises(ModelError, match=r"wolf is another one: astune.model.lora.rank is 4, and was 2"):
+        load_policy(other)
+
+
+def test_models_learn_by_turns_while_the_others_stay_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = write_village(tmp_path)
+    more = ["astune.trainer.keep_checkpoints=3", "astune.monitor.progress=plain", "astune.models.idle={}"]
+    more += ["astune.trainer.update=wolf, villager, villager, idle", "astune.rollout.agents.seer=wolf"]
+    report = run_job(conf, *more)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "astune.rollout.agents: no agent runs on 'idle'; no agent matches 'seer'. There are: chief," in told
+    versions = [[row[f"model/{name}/policy_version"] for name in ("wolf", "villager")] for row in timeless(report)]
+    assert versions == [[1, 0], [1, 1], [1, 2]]
+    rates = [row.get("model/villager/learning_rate") for row in timeless(report)]
+    assert rates == [None, pytest.approx(0.01), pytest.approx(0.005)]  # a schedule counts the model's own steps
+    for row in timeless(report):
+        taught, other = ("wolf", "villager") if row["step"] == 1 else ("villager", "wolf")
+        assert (
+            row[f"model/{taught}/tokens/trained"] == row["tokens/trained"] > 0 == row[f"model/{other}/tokens/trained"]
+        )
+        assert row["tokens/dropped_not_its_turn"] == row[f"model/{other}/tokens/dropped_not_its_turn"] > 0
+    kept = RunDir(report.run_dir).checkpoints()
+    tensors = [
+        {name: load_file(path / name / "adapter_model.safetensors") for name in ("wolf", "villager")} for path in kept
+    ]
+    assert save(tensors[0]["wolf"]) == save(tensors[2]["wolf"])
+    assert save(tensors[1]["villager"]) != save(tensors[2]["villager"])
+
+
+@pytest.mark.release
+def test_the_debugger_and_an_evaluation_play_all_models(
+    straight: tuple[RunReport, Path, Taught], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, conf, _ = straight
+    start = RunDir(report.run_dir).checkpoints()[-1]
+    held = f"astune.task_reader.jsonl.validation.file_path={conf.with_name('train.jsonl')}"
+    settings = [held, "astune.task_reader.on_overlap=warn", "astune.evaluation.decoding=[greedy]"]
+    assert main(["eval", "--conf", str(conf), "--checkpoint", str(start), *settings]) == 0
+    played = report.run_dir.parent.glob("job-eval/*/episodes/eval_greedy.jsonl")
+    turns = [turn for record in read_episodes(next(played)) for turn in record.episode.turns]
+    assert {turn.model for turn in turns} == {"wolf", "ghost", "villager"}
+    assert main(["--conf", str(conf), "--backbone=debug"]) == 0
+    assert "villager_1" in capsys.readouterr().out

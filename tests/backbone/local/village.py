@@ -1,0 +1,24 @@
+"""Workflows whose agents are several models, without AgentScope, for tests of the local backbone."""
+
+from __future__ import annotations
+
+from astune import Task, Tuner, Workflow, WorkflowOutput
+
+
+class Village(Workflow):
+    """A wolf and a villager speak by turns, and a chief once. The more digits a side says, the more it wins."""
+
+    async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
+        said = {"wolf_1": "", "villager_1": "", "chief": ""}
+        talk = [{"role": "user", "content": task.query}]
+        for agent in ("wolf_1", "villager_1", "chief", "wolf_1", "villager_1"):
+            policy = "villager" if agent == "chief" else None  # the others are the configuration's to say
+            client = tuner.openai_client(agent, policy=policy)
+            answer = await client.chat.completions.create(model="m", messages=talk)
+            text = answer.choices[0].message.content or ""
+            talk += [{"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
+            said[agent] += text
+        shares = {agent: sum(sign.isdigit() for sign in text) / max(len(text), 1) for agent, text in said.items()}
+        tuner.reward("wolf_1", shares["wolf_1"])
+        tuner.reward("villager_1", shares["villager_1"] - shares["wolf_1"])
+        return WorkflowOutput(answer="", reward=shares["villager_1"])

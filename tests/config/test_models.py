@@ -1,0 +1,104 @@
+"""`astune.models`: what is laid over what, and what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from astune.config.load import load_config
+from astune.config.rules.models import begin_with, configs_of_trained, whose_turn
+from astune.config.schema import AstuneConfig
+from astune.errors import ConfigError
+from tests.rows import each_row
+
+LORA = {"lora": {"rank": 8}}
+TWO = {"wolf": {}, "villager": {}}
+
+
+def load(folder: Path, **sections: Any) -> AstuneConfig:
+    path = folder / "job.yaml"
+    tasks = {"jsonl": {"training": {"file_path": "a.jsonl"}}}
+    rollout = {"agentscope_learn_protocol": "a.py:W", **sections.pop("rollout", {})}
+    path.write_text(yaml.safe_dump({"astune": {"task_reader": tasks, "model": LORA, "rollout": rollout, **sections}}))
+    return load_config(path).config.astune
+
+
+def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Path) -> None:
+    one = load(tmp_path)
+    assert configs_of_trained(one) == {"": one} and whose_turn(one, 3) == [""]
+    models = {
+        "wolf": {"trainer": {"learning_rate": 0.5}, "algorithm": {"advantage": "mine.py:mean"}, "lora": {"rank": 2}},
+        "villager": {"start_from": "old"},
+        "ghost": {"frozen": True},
+    }
+    (tmp_path / "old").mkdir()
+    several = load(tmp_path, models=models, trainer={"weight_decay": 0.25}, algorithm={"clip_low": 0.125})
+    assert several.models["villager"].start_from == str(tmp_path / "old")
+    trained = configs_of_trained(several)
+    wolf, villager = trained["wolf"], trained["villager"]
+    assert len(trained) == 2
+    assert (wolf.trainer.learning_rate, wolf.trainer.weight_decay, wolf.algorithm.clip_low) == (0.5, 0.25, 0.125)
+    assert (wolf.algorithm.advantage, wolf.model.lora.rank) == (f"{tmp_path}/mine.py:mean", 2)
+    assert (villager.trainer, villager.algorithm, villager.model) == (several.trainer, several.algorithm, several.model)
+    begun = {name: model.start_from for name, model in begin_with(several, Path("step_10")).models.items()}
+    assert begun == {"wolf": "step_10/wolf", "villager": "step_10/villager", "ghost": None}
+    turns = load(tmp_path, models=models, trainer={"update": "wolf, wolf, villager"})
+    assert [whose_turn(turns, step) for step in range(4)] == [["wolf"], ["wolf"], ["villager"], ["wolf"]]
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "several models that cannot be: other weights, a wrong key of one, a pattern for none, all frozen",
+    "an error with its place, the reason and the nearest name, before anything is loaded",
+)
+@each_row(
+    ("sections", "said"),
+    [
+        ({"models": {"wolf": {"path": "x"}}}, "models.wolf: expected no 'path': the models of a run are adapters"),
+        ({"models": {"a b": {}}}, "models: expected names of letters, digits, - and _"),
+        (
+            {"models": {"wolf": {"frozn": True}}},
+            "models.wolf.frozn: unknown key. Did you mean 'astune.models.wolf.frozen'",
+        ),
+        (
+            {"models": {"wolf": {"trainer": {"learning_rat": 1}}}},
+            "models.wolf.trainer.learning_rat: unknown key. Did you mean 'astune.trainer.learning_rate'",
+        ),
+        ({"models": {"wolf": {"algorithm": {"clip_low": "x"}}}}, "models.wolf.algorithm.clip_low: expected a number"),
+        (
+            {"models": {"wolf": {"trainer": {"total_steps": 5}}}},
+            "trainer.total_steps: a model has no 'total_steps' of its",
+        ),
+        ({"models": {"wolf": {"algorithm": {"preset": "dapo"}}}}, "algorithm.preset: a model has none of its own"),
+        (
+            {"models": {"wolf": {"algorithm": {"kl_in": "reward"}}}},
+            "models.wolf: astune.algorithm.kl_in: astune.algorithm.kl_beta is 0",
+        ),
+        ({"models": {"wolf": {"frozen": True}}}, "models: all of them are frozen"),
+        ({"models": {**TWO, "x": {"frozen": True, "trainer": {"betas": [0, 0]}}}}, "x.trainer: it is frozen"),
+        ({"models": {"wolf": {"lora": {"base": "nf4"}}}}, "lora.base is of the weights that all have in common"),
+        ({"models": TWO, "model": {}}, "astune.model.lora.rank: not set, and the models of a run are adapters"),
+        ({"models": TWO, "model": {"lora": {"rank": 4, "dora": True}}}, "model.lora.dora: DoRA cannot tell the rows"),
+        ({"models": TWO, "rollout": {"agents": {"w*": "wolff"}}}, "'w*' is for the model 'wolff', which astune.models"),
+        ({"rollout": {"agents": {"w*": "wolf"}}}, "rollout.agents: there is one model, which all agents run on"),
+        ({"models": TWO, "rollout": {"engine": "vllm"}}, "rollout.engine: 'vllm' is handed one model"),
+        (
+            {"models": TWO, "rollout": {"auxiliary_models": {"wolf": {"base_url": "http://x/v1", "model": "m"}}}},
+            "models.wolf: a model of astune.rollout.auxiliary_models has the same name",
+        ),
+        ({"models": TWO, "trainer": {"update": "alternate(0)"}}, "'alternate(0)' is no model that is trained"),
+        ({"models": TWO, "trainer": {"update": "wolf"}}, "trainer.update: it is never the turn of villager"),
+        ({"trainer": {"update": "alternate(3)"}}, "trainer.update: there is one model"),
+        (
+            {"models": TWO, "algorithm": {"method": "sft"}, "trainer": {"examples": "e.jsonl"}},
+            "algorithm.method: 'sft' learns from examples, which do not say whose they are",
+        ),
+    ],
+)
+def test_models_that_cannot_be_are_named(tmp_path: Path, sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, **sections)
+    assert said in str(caught.value)
