@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := pip==26.3
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-openenv test-npm test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-openenv test-npm test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs site test-site bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -153,6 +153,15 @@ docs: $(VENV)/.done
 	$(BIN)/python docs/write_reliability.py
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
+# The documentation as a site, into dist/site: python -m http.server --directory dist/site
+site: $(VENV)/.done
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site . dist/site
+
+# Every page of it in Chromium, on a phone, light and dark, by axe-core from npm; not in CI, which builds it strictly.
+test-site: $(VENV)/.done
+	npm install --no-audit --no-fund --prefix .venv-npm axe-core@4.14.1
+	ASTUNE_AXE=$(CURDIR)/.venv-npm/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest tests/docs/test_site.py $(PYTEST_ARGS)
+
 # The short form of what is measured beside something else, compared with benchmarks/recorded.json.
 bench: $(VENVB)/.done
 	$(VENVB)/bin/python benchmarks/ratios.py $(BENCH_ARGS)
@@ -169,7 +178,7 @@ gpu-check:
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)notebook$(comma)dev)
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)notebook$(comma)site$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime)
@@ -254,7 +263,7 @@ endef
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)notebook$(comma)dev,"torch==2.13.0")
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)notebook$(comma)site$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)
