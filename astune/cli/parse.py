@@ -83,6 +83,8 @@ def parse(arguments: Sequence[str], program: str) -> tuple[Callable[[], int], in
         known.overrides += rest
     elif "files" in known:
         known.files += rest
+    if arguments[0] == "doctor" and known.conf is None and (known.overrides or known.backbone):
+        parser.commands["doctor"].error("--conf is missing")
     known.command_line = f"{program} {shlex.join(arguments)}"
     return partial(known.execute, known), known.log_level
 

@@ -125,8 +125,8 @@ class ShowVersion(argparse.Action):
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def add_conf(command: argparse.ArgumentParser, meaning: str = "the configuration") -> None:
-    command.add_argument("--conf", type=Path, required=True, metavar="X.yaml", help=meaning)
+def add_conf(command: argparse.ArgumentParser, meaning: str = "the configuration", required: bool = True) -> None:
+    command.add_argument("--conf", type=Path, required=required, metavar="X.yaml", help=meaning)
 
 
 def add_player(command: argparse.ArgumentParser) -> None:

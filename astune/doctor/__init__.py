@@ -7,7 +7,7 @@ It reads, renders and tries out; it never trains, never loads weights, and write
 """
 
 from astune.doctor.checked_config import CheckedConfig
-from astune.doctor.findings import Finding, Level, count, show, to_json
+from astune.doctor.findings import Finding, Level, closing, count, show, to_json
 from astune.doctor.run_checks import run_checks
 
-__all__ = ["CheckedConfig", "Finding", "Level", "count", "run_checks", "show", "to_json"]
+__all__ = ["CheckedConfig", "Finding", "Level", "closing", "count", "run_checks", "show", "to_json"]

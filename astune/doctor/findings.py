@@ -67,15 +67,15 @@ STYLES: dict[Level, tuple[str, str]] = {
 }
 
 
-def show(findings: Sequence[Finding], console: Console) -> None:
-    """One table on a terminal; elsewhere one finding after the other, in whole lines. Then how many there are."""
+def show(findings: Sequence[Finding], console: Console, last: str) -> None:
+    """One table on a terminal; elsewhere one finding after the other, in whole lines. Then the last line."""
     rows = group_skipped(findings)
     if console.is_terminal:
         console.print(_table(rows))
     else:
         for finding in rows:
             console.out(_plain(finding), highlight=False)
-    console.print(Text(closing(findings), style="bold"), soft_wrap=True)
+    console.print(Text(last, style="bold"), soft_wrap=True)
 
 
 def group_skipped(findings: Sequence[Finding]) -> list[Finding]:

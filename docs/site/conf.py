@@ -1,4 +1,4 @@
-"""Configuration of the site: Sphinx over the Markdown that the repository shows, in the order of README's numbered path."""
+"""Configuration of the site: Sphinx over the repository's Markdown, in the order of README's numbered path."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,7 @@ def mark_code(app: Sphinx, what: str, name: str, thing: object, options: object,
 
 
 def help_keyboard(app: Sphinx, page: str, template: str, context: dict[str, object], doctree: object) -> None:
-    """Let the keyboard scroll code and tables wider than a phone, and give the sidebar's headings the level they lack."""
+    """Let the keyboard scroll code and tables that are wide, and give the sidebar's headings their level."""
     body = str(context.get("body", "")).replace("<pre>", '<pre tabindex="0">')
     context["body"] = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
     tree = str(context.get("furo_navigation_tree", ""))
