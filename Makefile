@@ -151,6 +151,7 @@ docs: $(VENV)/.done
 	$(BIN)/python docs/write_tables.py
 	$(BIN)/python docs/write_env_schema.py
 	$(BIN)/python docs/write_reliability.py
+	$(BIN)/python docs/write_translations.py
 	$(BIN)/python -m pytest tests/docs $(PYTEST_ARGS)
 
 # The documentation as a site, into dist/site: python -m http.server --directory dist/site
@@ -263,7 +264,7 @@ endef
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)notebook$(comma)site$(comma)dev,"torch==2.13.0")
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)notebook$(comma)site$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)
