@@ -21,5 +21,7 @@ def test_every_block_of_code_is_one_of_the_original(page: Path) -> None:
 
 
 def test_the_chinese_front_page_leads_to_each_chinese_page() -> None:
-    listed = re.findall(r"^\d+\. \[.+?\]\((docs/zh/\w+\.md)\)", (ROOT / "README_zh.md").read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^\d+\. \[.+?\]\((docs/zh/\w+\.md)\)", (ROOT / "README_zh.md").read_text("utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == sorted(str(page.relative_to(ROOT)) for page in PAGES if page.parent.name == "zh")
