@@ -85,7 +85,7 @@ def _check_use(use: str, extras: Sequence[str]) -> Finding:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
-    """What the installed ASTune asks for under the name of an extra, on this Python."""
+    """Requirements that the installed ASTune has under the name of an extra, on this Python."""
     for line in metadata.requires("astune") or ():
         requirement = Requirement(line)
         marker = requirement.marker
