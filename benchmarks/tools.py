@@ -15,9 +15,9 @@ Latency is that of a call. For `episode` it has no waiting for a server, which c
 medians over rounds of the ratios of calls per second, and of the rounds' median latencies.
 
 Then the tokens per second of the shipped model, which --episodes agents ask in turn, each three times with a call of
-the tool after each answer: sharing a server, with a reset one each, with a session each at a server that is reached
-over HTTP, and with one that is started anew for each. The rounds take turns; the ratio to `shared` is the median over
-rounds. Then the start of a server, and a reset.
+the tool after each answer: sharing a server (`shared`), with a reset one each, sharing one that is reached over HTTP,
+with a session of their own at it, and with one that is started anew for each. All ways sample the same tokens. The
+rounds take turns; the ratio to `shared` is the median over rounds. Then the start of a server, and a reset.
 
 Then sandboxes (`AstuneSandbox`, where bubblewrap is there): the start of a fresh one until it takes commands, a reset,
 which ends one and starts another; the processor's time of one from its start to its end, and commands (`true`) per
@@ -116,7 +116,7 @@ async def open_way(way: str, calls: int, servers: int) -> AsyncIterator[Session]
 
         async def play(number: int) -> list[float]:
             tools = EpisodeTools(ToolLog(), asyncio.get_running_loop(), lambda: None)
-            tools.servers = await opened.take(f"e{number}", Task(f"t{number}", ""))
+            tools.servers = await opened.take(Task(f"t{number}", ""))
             try:
                 return await time_calls(lambda: tools.call("echo", {"text": "hello"}), calls)
             finally:
@@ -196,12 +196,13 @@ async def measure_tokens(episodes: int, rounds: int) -> list[list[str]]:
         servers: dict[str, dict[str, Any]] = {
             "shared": command,
             "reset": {**own, **command, "reset": "reset", "warm": episodes},
-            "session": {**own, "url": address},
+            "http": {"url": address},
+            "session": {**own, "url": address, "warm": episodes},
             "restart": {**own, **command, "warm": 4},
         }
         setups = {}
         for way, server in servers.items():
-            tools = ToolsConfig.model_validate({"servers": {"echo": server}})
+            tools = ToolsConfig.model_validate({"servers": {"echo": {**server, "allow": ["echo"]}}})
             setup = set_up_rollouts(config.model_copy(update={"tools": tools}), engine)
             setups[way] = replace(setup, workflow_factory=as_workflow(use_tool))
             await stack.enter_async_context(setups[way].open())
@@ -209,7 +210,7 @@ async def measure_tokens(episodes: int, rounds: int) -> list[list[str]]:
             for way, setup in setups.items():
                 began = time.perf_counter()
                 options = {"seed": 1, "sampling": sampling_for(config, "sampled"), "max_concurrent": episodes}
-                groups = await run_groups(tasks, 1, setup, label=f"{way}/{number}", **options)
+                groups = await run_groups(tasks, 1, setup, label=str(number), **options)  # the same tokens each way
                 seconds = time.perf_counter() - began
                 played = [episode for group in groups for episode in group.episodes]
                 assert not any(episode.error for episode in played), played[0].error
@@ -227,9 +228,9 @@ async def measure_starts(times: int) -> list[list[str]]:
     for _ in range(times):
         async with ToolServers(config_of("episode", 1)) as servers:
             starts.append(1000 * servers.first["echo"].start_seconds)
-            for number in range(20):
+            for _ in range(20):
                 began = time.perf_counter()
-                tools = await servers.take(f"e{number}", Task("t", ""))
+                tools = await servers.take(Task("t", ""))
                 resets.append(1000 * (time.perf_counter() - began))
                 await tools.call("echo", {"text": "hello"})
                 tools.give_back()

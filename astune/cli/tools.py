@@ -78,7 +78,7 @@ async def _call(config: ToolsConfig, name: str, arguments: list[str]) -> int:
 
     given = parse_options(arguments, "argument ")
     async with ToolServers(config) as servers:
-        taken = await servers.take("call", Task("call", ""))
+        taken = await servers.take(Task("call", ""))
         result = await taken.call(name, given)
         taken.give_back()
     tell(result.text)

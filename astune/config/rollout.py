@@ -118,11 +118,7 @@ class WorkspaceConfig(Section):
         None, description="folder whose files are in the workspace at the beginning"
     )
     warm: NonNegativeInt = Field(
-        2,
-        description="workspaces that are kept ready for the next episodes",
-        json_schema_extra=fate(
-            OnTrinity(unsupported="its runners make a workspace as each episode begins; take the key out")
-        ),
+        2, description="workspaces that are kept ready for the next episodes, in each process that plays them"
     )
     limits: SandboxLimits = Field(default_factory=SandboxLimits, description="of an AstuneSandbox")
     hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(:\d{1,5})?$")]] = Field(

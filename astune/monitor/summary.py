@@ -218,10 +218,18 @@ def show_tools(tools: Mapping[str, Mapping[str, Any]], first: Mapping[str, str] 
     return ", ".join([*failed, *(f"{name} was not offered any more after step {step}" for name, step in gone)])
 
 
+def show_causes(causes: Mapping[ToolCause, int]) -> str:
+    """
+    >>> show_causes({"said_no": 1200, "time_limit": 2})
+    '1,200 said no, 2 time limit'
+    """
+    return ", ".join(f"{count:,} {cause.replace('_', ' ')}" for cause, count in causes.items())
+
+
 def _show_failed_tool(name: str, use: Mapping[str, Any], first: str | None) -> str:
     text = f"{use['errors']:,} of {use['calls']:,} calls of {name} failed"
     if causes := use.get("causes"):
-        text += f" ({', '.join(f'{count:,} {cause}'.replace('_', ' ') for cause, count in causes.items())})"
+        text += f" ({show_causes(causes)})"
     if (steps := use.get("throughout")) and use["errors"] < use["calls"]:
         text += f", in step {steps[0]}" if len(steps) == 1 else f", in {len(steps)} steps, {steps[0]} to {steps[-1]},"
         text += " all of them"

@@ -184,7 +184,7 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             raise tuner.no_workspace
         await enter_environment(tuner, setup)
         if setup.tools.pools:
-            tuner.tools.servers = await setup.tools.take(tuner.episode_id, tuner.task)
+            tuner.tools.servers = await setup.tools.take(tuner.task)
         if tuner.lease is not None:
             await tuner.tools.add_workspace(tuner.lease.workspace)
         with contain("the workflow"):

@@ -23,7 +23,7 @@ from astune.task_judge.judge_base import GroupJudge, Judge
 from astune.task_judge.task_judges import TaskJudges
 from astune.tools import ToolServers
 from astune.types import Episode, Policy, Sampling, Task
-from astune.workflow.lifetime import lifetime
+from astune.workflow.lifetime import Lifetime
 from astune.workflow.named_texts import NamedTexts
 from astune.workflow.notes import Notes
 from astune.workflow.workflow_base import WorkflowFactory
@@ -165,7 +165,7 @@ class RolloutSetup:
     async def share(self) -> AsyncIterator[None]:
         """Have in this process what episodes share: servers of tools, workspaces, and what the workflow sets up. Raises
         SetupError."""
-        async with self.tools, lifetime(self.workflow_factory), self.workspaces or nullcontext():
+        async with self.tools, Lifetime(self.workflow_factory), self.workspaces or nullcontext():
             yield
 
     def judge_of(self, task: Task) -> Judge | None:

@@ -31,7 +31,8 @@ async def check_servers(config: ToolsConfig) -> AsyncIterator[ToolFinding]:
     """Give the findings of each server, then those of all together."""
     broken = False
     for name, server in config.servers.items():
-        servers = ToolServers(config.model_copy(update={"servers": {name: server}}))
+        alone = server.model_copy(update={"warm": 0, "most": 1})
+        servers = ToolServers(config.model_copy(update={"servers": {name: alone}}))
         try:
             async with servers:
                 async for finding in _check_one(name, servers):
@@ -79,13 +80,15 @@ async def _check_one(name: str, servers: ToolServers) -> AsyncIterator[ToolFindi
 
 async def _try_reset(name: str, servers: ToolServers) -> ToolFinding:
     pool = servers.pools[name]
-    connection = await pool.take("check", NO_TASK)
+    loan = await pool.take("check")
+    connection = await pool.get(loan)
     connection.used = True
-    pool.give_back("check")
+    pool.give_back(loan)
     began = time.monotonic()
-    again = await pool.take("check", NO_TASK)
+    loan = await pool.take("check")
     seconds = time.monotonic() - began
-    pool.give_back("check")
+    again = await pool.get(loan)
+    pool.give_back(loan)
     reset = pool.config.reset
     if again is not connection:
         return ToolFinding("fault", name, f"its reset tool {reset} fails, so that each use costs a start", "correct it")
@@ -93,7 +96,7 @@ async def _try_reset(name: str, servers: ToolServers) -> ToolFinding:
 
 
 async def _try_call(name: str, servers: ToolServers, tool: ServedTool) -> ToolFinding:
-    taken = await servers.take("check", NO_TASK)
+    taken = await servers.take(NO_TASK)
     began = time.monotonic()
     result = await taken.call(tool.name, {})
     seconds = time.monotonic() - began

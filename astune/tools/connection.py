@@ -80,7 +80,9 @@ class Connection:
         session, holding = self._session, self._task
         if session is None or holding is None:
             raise self._error(f"has ended: {_first(self._failed)}")
-        work = asyncio.ensure_future(session.call_tool(name, dict(arguments)))
+        types = mcp_package().types  # not session.call_tool, which reads the schema of results anew for each
+        asked = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=dict(arguments)))
+        work = asyncio.ensure_future(session.send_request(asked, types.CallToolResult))
         try:
             await asyncio.wait({work, holding}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -171,12 +173,19 @@ class Connection:
 @asynccontextmanager
 async def _open_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
     """The streams of a session over HTTP. The package does not close a client that it is given."""
-    http = import_module("mcp.client.streamable_http")
+    http, connect = _http_package(), import_module("mcp.client.streamable_http").streamable_http_client
+    limit = http.Timeout(30.0, read=300.0)
     async with (
-        http.create_mcp_http_client(headers=headers) as client,
-        http.streamable_http_client(url, http_client=client) as streams,
+        http.AsyncClient(headers=headers, timeout=limit, verify=_certificates()) as client,
+        connect(url, http_client=client) as streams,
     ):
         yield streams
+
+
+@functools.cache
+def _certificates() -> Any:
+    """The certificates that servers are checked by; each session would take 20 ms to read them."""
+    return _http_package().create_ssl_context()
 
 
 class CallRefused(Exception):
@@ -216,9 +225,18 @@ def mcp_package() -> Any:
 @functools.cache
 def error_class() -> type[Any]:
     """The package's error of an answer that is one."""
-    name = "McpError" if metadata.version("mcp").startswith("1.") else "MCPError"
-    found: type[Any] = vars(mcp_package())[name]
+    found: type[Any] = vars(mcp_package())["McpError" if _is_first_line() else "MCPError"]
     return found
+
+
+@functools.cache
+def _http_package() -> Any:
+    return import_module("httpx" if _is_first_line() else "httpx2")
+
+
+def _is_first_line() -> bool:
+    """True of 1.x, which names some things otherwise."""
+    return metadata.version("mcp").startswith("1.")
 
 
 async def _list_tools(session: Any) -> list[Wire]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from typing import Any
 from astune.config.tools import SHARED, ToolsConfig
 from astune.errors import ConfigError, SetupError, ToolServerError, nearest
 from astune.support.concurrency import all_or_none
+from astune.support.lending import Loan
 from astune.tools.connection import INVALID_PARAMS, CallRefused, Connection, Wire
-from astune.tools.pool import ServerPool, start_limit
+from astune.tools.pool import ServerPool
 from astune.tools.results import ToolResult, read_result, unknown_tool
 from astune.types import Task
 
@@ -47,40 +49,38 @@ class ToolServers:
         self.pools: dict[str, ServerPool] = {}
 
     async def __aenter__(self) -> ToolServers:
-        starting = start_limit()
+        starting = asyncio.Semaphore(2 * (os.cpu_count() or 1))  # a start takes a core for its first second
         self.pools = {name: ServerPool(name, each, starting) for name, each in sorted(self.config.servers.items())}
         try:
-            first = await all_or_none([pool.open() for pool in self.pools.values()])
+            first = await all_or_none([pool.start() for pool in self.pools.values()])
             self.first = dict(zip(self.pools, first, strict=True))
             self.tools = self._find_tools()
         except ToolServerError as error:
-            await self._close()
+            await self.__aexit__()
             raise SetupError(f"{error}; no episode was started") from error
         except BaseException:
-            await self._close()
+            await self.__aexit__()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        pools, self.pools = self.pools, {}
+        await asyncio.gather(*(pool.close() for pool in pools.values()))
 
-    async def take(self, episode_id: str, task: Task) -> EpisodeServers:
-        """The servers of an episode; they are to be given back. Raises ToolServerError.
+    async def take(self, task: Task) -> EpisodeServers:
+        """The servers of an attempt at the task; they are to be given back. Raises ToolServerError.
 
         All take them in the same order, so that no two wait for what the other has.
         """
-        taken = EpisodeServers(self, episode_id, task)
+        taken = EpisodeServers(self)
+        columns = {"task_id": task.task_id, "query": task.query, **task.metadata}
         try:
             for name, pool in self.pools.items():
-                taken.connections[name] = await pool.take(pool.key_of(episode_id, task), task)
+                taken.loans[name] = await pool.take(task.task_id, **columns)
         except BaseException:
             taken.give_back()
             raise
         return taken
-
-    async def _close(self) -> None:
-        pools, self.pools = self.pools, {}
-        await asyncio.gather(*(pool.close() for pool in pools.values()))
 
     def _find_tools(self) -> dict[str, ServedTool]:
         found: dict[str, ServedTool] = {}
@@ -120,18 +120,17 @@ def _make_tool(server: str, wire: Wire, name: str) -> ServedTool:
 class EpisodeServers:
     """The servers that one episode has."""
 
-    def __init__(self, servers: ToolServers, episode_id: str, task: Task) -> None:
+    def __init__(self, servers: ToolServers) -> None:
         self.tools = servers.tools
-        self.connections: dict[str, Connection] = {}
-        self._servers = servers
-        self._episode_id, self._task = episode_id, task
+        self.loans: dict[str, Loan[Connection]] = {}
+        self._pools = servers.pools
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call the tool. What goes wrong is a result: its text tells the agent, its cause everybody else."""
         tool = self.tools.get(name)
         if tool is None:
             return unknown_tool(name, self.tools)
-        config = self._servers.config.servers[tool.server]
+        config = self._pools[tool.server].config
         result = await self._try(tool, arguments)
         for _ in range(config.retries if tool.repeatable else 0):
             if result.cause != "time_limit" and not (result.cause == "broke" and config.isolation == SHARED):
@@ -140,12 +139,10 @@ class EpisodeServers:
         return result
 
     async def _try(self, tool: ServedTool, arguments: Mapping[str, Any]) -> ToolResult:
-        pool = self._servers.pools[tool.server]
-        config, connection = pool.config, self.connections[tool.server]
+        pool = self._pools[tool.server]
+        config = pool.config
         try:
-            if config.isolation == SHARED and not connection.works:
-                connection = await pool.renew("", connection, self._task)
-                self.connections[tool.server] = connection
+            connection = await pool.get(self.loans[tool.server])
             connection.used = True
             wire = await connection.call(tool.theirs, arguments, config.time_limit)
         except asyncio.TimeoutError:
@@ -158,7 +155,6 @@ class EpisodeServers:
 
     def give_back(self) -> None:
         """Nothing is called after this."""
-        for name in self.connections:
-            if pool := self._servers.pools.get(name):
-                pool.give_back(pool.key_of(self._episode_id, self._task))
-        self.connections = {}
+        for name, loan in self.loans.items():
+            self._pools[name].give_back(loan)
+        self.loans = {}

@@ -12,6 +12,7 @@ from typing import Any
 from astune.context_tracker.prompt.messages import reasoning_of, show_content
 from astune.monitor import EpisodeRecord
 from astune.monitor.jsonl import plain
+from astune.monitor.summary import show_causes
 from astune.monitor.words import FORKS, LEFT_OUT, UNREAD
 from astune.sampling import ContextCut
 from astune.token_ids import WIDTH, TokenIds, count_shared_bytes
@@ -204,8 +205,7 @@ def _show_use(use: ToolUse) -> str:
     '3 calls, 2 failed: 1 said no, 1 time limit'
     """
     failed = f", {use.errors} failed" if use.errors else ""
-    causes = ", ".join(f"{count} {in_words(cause)}" for cause, count in use.causes.items())
-    return f"{count_of(use.calls, 'call')}{failed}{f': {causes}' if causes else ''}"
+    return f"{count_of(use.calls, 'call')}{failed}{f': {show_causes(use.causes)}' if use.causes else ''}"
 
 
 def _drop_empty(bubble: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from astune.errors import SetupError
 from astune.plugins import culprit
@@ -20,23 +18,9 @@ TEARDOWN_SECONDS = 60.0
 """Most time that `teardown` gets; what goes on after it is left behind."""
 
 
-@asynccontextmanager
-async def lifetime(factory: WorkflowFactory) -> AsyncIterator[None]:
-    """The workflow's `setup` before the block, its `teardown` after it, however the block ends.
-
-    Raises:
-        SetupError: `setup` failed; the block is not entered, and `teardown` is not called.
-    """
-    shared = Lifetime(factory)
-    await shared.start()
-    try:
-        yield
-    finally:
-        await shared.end()
-
-
 class Lifetime:
-    """`setup` and `teardown` of a workflow class, awaited in one task of their own.
+    """The workflow's `setup` before the block, its `teardown` after it, however the block ends, in one task of their
+    own. Entering raises SetupError where `setup` fails; `teardown` is not called then.
 
     In one task, as the cancel scopes of anyio, of which MCP clients are made, must be left where they were entered. Of
     their own, as what cancels the run must not cancel them, and a connection that breaks cancels the task that opened
@@ -48,8 +32,8 @@ class Lifetime:
         self._workflow: type[Workflow] = factory if is_class else FunctionWorkflow  # type: ignore[assignment]
         self._failed: BaseException | None = None
 
-    async def start(self) -> None:
-        """Returns when `setup` is done; raises SetupError if it failed. Cancelling this cancels it."""
+    async def __aenter__(self) -> None:
+        """Cancelling this cancels `setup`."""
         self._ready, self._over = asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._hold(), name=f"setup of {self._workflow.__qualname__}")
         try:
@@ -65,8 +49,8 @@ class Lifetime:
                 f"{location(self._workflow.setup)} failed: {_write_error(self._failed)}; no episode was started"
             ) from self._failed
 
-    async def end(self) -> None:
-        """Returns when `teardown` is done. What it raises is logged: the run has all that it needs by then."""
+    async def __aexit__(self, *_: object) -> None:
+        """An error of `teardown` is logged: the run has all that it needs by then."""
         self._over.set()
         soon = min(SLOW, TEARDOWN_SECONDS)
         await asyncio.wait({self._task}, timeout=soon)

@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from astune.config.rollout import SandboxLimits
 from astune.errors import EnvServiceError, SetupError
@@ -87,9 +86,7 @@ class Sandbox:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -125,7 +122,43 @@ class Sandbox:
 
     def write_command(self, control: int, data: dict[str, int]) -> list[str]:
         """The command that starts it, whose first process speaks over the descriptor `control`."""
-        return write_command(self.limits, control, data, self.door is not None)
+        base = Path(sys.base_prefix).resolve()
+        python = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        shown = base
+        outer: list[str] = []
+        if os.geteuid() == 0:
+            user = PRIVATE_USERS + secrets.randbelow(PRIVATE_USERS)
+            outer = ["nsenter", f"--setuid={user}", f"--setgid={user}"]
+            if not all(place.stat().st_mode & 1 for place in (base, *base.parents)):
+                shown = Path("/mnt")
+                outer.append(f"--mount=/proc/{os.getpid()}/fd/{open_namespace(base)}")
+        size = str(self.limits.disk_mb * MEGABYTE)
+        inner = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+        inner += ["--as-pid-1", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
+        inner += ["--seccomp", str(data["seccomp"]), "--ro-bind", "/usr", "/usr"]
+        for place in FOLDERS:
+            if os.path.islink(place):
+                inner += ["--symlink", os.readlink(place), place]
+            elif os.path.isdir(place):
+                inner += ["--ro-bind", place, place]
+        for place in OF_ETC:
+            inner += ["--ro-bind-try", place, place]
+        for place, descriptor in data.items():
+            if place.startswith("/"):
+                inner += ["--perms", "0444", "--file", str(descriptor), place]
+        path = ":".join(PROGRAMS)
+        if not base.is_relative_to("/usr"):
+            inner += ["--ro-bind", str(shown), str(base)]
+            path += f":{base}/bin"
+        inner += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+        inner += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", WORKDIR, "--remount-ro", "/"]
+        inner += ["--clearenv", "--chdir", WORKDIR]
+        proxy = {} if self.door is None else PROXY
+        for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp", **proxy}.items():
+            inner += ["--setenv", name, value]
+        told = [f"{name}={most}" for name, most in self.limits.for_init().items()]
+        told += [] if self.door is None else [f"port={PORT}"]
+        return [*outer, *inner, "--", str(python), "-I", "-S", "-c", LOAD, str(control), *told, str(data["init"])]
 
     async def _hear(self) -> bytes:
         """The next word of the first process; nothing if it has ended."""
@@ -269,46 +302,6 @@ def open_data(texts: Mapping[str, str]) -> Iterator[dict[str, int]]:
 @functools.cache
 def compile_init() -> bytes:
     return marshal.dumps(compile(INIT.read_text(encoding="utf-8"), INIT.name, "exec"))
-
-
-def write_command(limits: SandboxLimits, control: int, data: dict[str, int], has_door: bool) -> list[str]:
-    """The command that starts a sandbox whose first process speaks over the descriptor `control`."""
-    base = Path(sys.base_prefix).resolve()
-    python = base / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    shown = base
-    outer: list[str] = []
-    if os.geteuid() == 0:
-        user = PRIVATE_USERS + secrets.randbelow(PRIVATE_USERS)
-        outer = ["nsenter", f"--setuid={user}", f"--setgid={user}"]
-        if not all(place.stat().st_mode & 1 for place in (base, *base.parents)):
-            shown = Path("/mnt")
-            outer.append(f"--mount=/proc/{os.getpid()}/fd/{open_namespace(base)}")
-    size = str(limits.disk_mb * MEGABYTE)
-    inner = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    inner += ["--as-pid-1", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
-    inner += ["--seccomp", str(data["seccomp"]), "--ro-bind", "/usr", "/usr"]
-    for place in FOLDERS:
-        if os.path.islink(place):
-            inner += ["--symlink", os.readlink(place), place]
-        elif os.path.isdir(place):
-            inner += ["--ro-bind", place, place]
-    for place in OF_ETC:
-        inner += ["--ro-bind-try", place, place]
-    for place, descriptor in data.items():
-        if place.startswith("/"):
-            inner += ["--perms", "0444", "--file", str(descriptor), place]
-    path = ":".join(PROGRAMS)
-    if not base.is_relative_to("/usr"):
-        inner += ["--ro-bind", str(shown), str(base)]
-        path += f":{base}/bin"
-    inner += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    inner += ["--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", WORKDIR, "--remount-ro", "/"]
-    inner += ["--clearenv", "--chdir", WORKDIR]
-    proxy = PROXY if has_door else {}
-    for name, value in {"HOME": WORKDIR, "PATH": path, "LANG": "C.UTF-8", "TMPDIR": "/tmp", **proxy}.items():
-        inner += ["--setenv", name, value]
-    told = [f"{name}={most}" for name, most in limits.for_init().items()] + [f"port={PORT}"] * has_door
-    return [*outer, *inner, "--", str(python), "-I", "-S", "-c", LOAD, str(control), *told, str(data["init"])]
 
 
 @functools.cache

@@ -30,7 +30,7 @@ async def test_the_servers_of_a_run_are_reached_with_it_too(tmp_path):
     path = ROOT / "tests" / "tools" / "notes_server.py"
     section = {"command": ["python", str(path)], "isolation": "episode", "reset": "reset"}
     async with ToolServers(ToolsConfig.model_validate({"servers": {"notes": section}})) as servers:
-        tools = await servers.take("e1", Task("t1", ""))
+        tools = await servers.take(Task("t1", ""))
         assert [(await tools.call("add", {"note": "tea"})).text, (await tools.call("show", {})).text] == [
             "1 notes",
             "tea",

@@ -19,7 +19,7 @@ from astune.rollout import time_limit
 from astune.rollout.episode import run_episode
 from astune.support.current_episode import EPISODE
 from astune.types import Sampling, StopReason, Task, WorkflowOutput
-from astune.workflow.lifetime import lifetime
+from astune.workflow.lifetime import Lifetime
 from astune.workflow.workflow_base import Workflow, as_workflow
 from tests.rows import each_row
 
@@ -276,6 +276,6 @@ async def test_setup_and_teardown_need_not_be_async():
         def execute(self, task, tuner):
             return WorkflowOutput()
 
-    async with lifetime(as_workflow(Shared)):
+    async with Lifetime(as_workflow(Shared)):
         assert told == ["setup"]
     assert told == ["setup", "teardown"]

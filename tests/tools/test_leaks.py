@@ -22,7 +22,7 @@ from astune.types import Task
 
 async def main():
     async with servers_of(notes(isolation="episode", reset="reset", warm=2, most=3)) as servers:
-        taken = [await servers.take(f"e{each}", Task("t", "")) for each in range(3)]
+        taken = [await servers.take(Task("t", "")) for each in range(3)]
         pids = [(await each.call("pid", {})).text for each in taken]
         call = asyncio.ensure_future(taken[0].call("sleep", {"seconds": 600}))
         await asyncio.sleep(0.5)
@@ -41,7 +41,7 @@ def held():
 
 
 async def play(servers, number):
-    tools = await servers.take(f"e{number}", Task(f"t{number}", ""))
+    tools = await servers.take(Task(f"t{number}", ""))
     try:
         if number % 32 == 3:
             await tools.call("die", {})
@@ -67,8 +67,8 @@ async def play_many(parts, **options):
 async def settled(servers):
     """Once all that the pool starts and closes has been."""
     pool = servers.pools["notes"]
-    while pool._closing or not all(each.done() for each in pool._idle):
-        await asyncio.wait([*pool._closing, *pool._idle])
+    while pool._ending or not all(each.done() for each in pool._idle):
+        await asyncio.wait([*pool._ending, *pool._idle])
         await asyncio.sleep(0)
 
 

@@ -21,7 +21,7 @@ if shutil.which("node") is None or not BIN.is_dir():
 async def test_server_everything():
     command = [str(BIN / "mcp-server-everything")]
     async with servers_of({"every": {"command": command, "isolation": "episode"}}) as servers:
-        tools = await servers.take("e1", TASK)
+        tools = await servers.take(TASK)
         assert {"echo", "get-sum"} <= set(tools.tools)
         assert "hello" in (await tools.call("echo", {"message": "hello"})).text
         assert "5" in (await tools.call("get-sum", {"a": 2, "b": 3})).text
@@ -35,7 +35,7 @@ async def test_server_filesystem(tmp_path):
     (tmp_path / "long.txt").write_text("x" * 5000)
     command = [str(BIN / "mcp-server-filesystem"), str(tmp_path)]
     async with servers_of({"files": {"command": command, "longest_result": 1000}}) as servers:
-        tools = await servers.take("e1", TASK)
+        tools = await servers.take(TASK)
         assert servers.tools["read_text_file"].read_only and not servers.tools["write_file"].read_only
         read = await tools.call("read_text_file", {"path": str(tmp_path / "notes.txt")})
         assert (read.text, read.cause) == ("tea", None)

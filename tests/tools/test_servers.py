@@ -23,12 +23,12 @@ async def say(tools, name, **arguments):
 async def test_tools_are_called_over_every_transport(kind, serve):
     if kind == "stdio":
         async with servers_of(notes()) as servers:
-            tools = await servers.take("e1", TASK)
+            tools = await servers.take(TASK)
             assert [await say(tools, "add", note="tea"), await say(tools, "show")] == ["1 notes", "tea"]
         return
     with serve(kind) as url:
         async with servers_of({"notes": {"url": url, "transport": kind, "isolation": "episode"}}) as servers:
-            tools = await servers.take("e1", TASK)
+            tools = await servers.take(TASK)
             assert [await say(tools, "add", note="tea"), await say(tools, "show")] == ["1 notes", "tea"]
             assert (await tools.call("refuse", {})).cause == "said_no"
             tools.give_back()
@@ -36,7 +36,7 @@ async def test_tools_are_called_over_every_transport(kind, serve):
 
 async def test_each_failure_has_its_cause_and_a_text_for_the_model():
     async with servers_of(notes(time_limit=1, longest_result=10)) as servers:
-        tools = await servers.take("e1", TASK)
+        tools = await servers.take(TASK)
         calls = [
             ("refuse", {}, "said_no", "Error executing tool refuse: no such note"[:10]),
             ("add", {}, "malformed", "Error executing"[:10]),
@@ -75,7 +75,7 @@ def test_what_is_no_text_is_named():
 )
 async def test_a_shared_server_that_dies_is_started_anew(tmp_path):
     async with servers_of(notes()) as servers:
-        tools, other = await servers.take("e1", TASK), await servers.take("e2", Task("t2", ""))
+        tools, other = await servers.take(TASK), await servers.take(Task("t2", ""))
         before = await say(tools, "pid")
         dead = await tools.call("die", {})
         assert (dead.cause, dead.text) == ("broke", "Error: the tool die is broken")
@@ -89,11 +89,11 @@ async def test_a_shared_server_that_dies_is_started_anew(tmp_path):
 async def test_episodes_do_not_see_each_other_and_a_reset_server_is_used_again():
     async with servers_of(notes(isolation="episode", reset="reset", most=2)) as servers:
         assert "reset" not in servers.tools
-        one, two = await servers.take("e1", TASK), await servers.take("e2", TASK)
+        one, two = await servers.take(TASK), await servers.take(TASK)
         await say(one, "add", note="tea")
         assert [await say(one, "show"), await say(two, "show")] == ["tea", "none"]
         process = await say(one, "pid")
-        waiting = asyncio.ensure_future(servers.take("e3", TASK))
+        waiting = asyncio.ensure_future(servers.take(TASK))
         await asyncio.sleep(0)
         assert not waiting.done()  # two is the most
         one.give_back()
@@ -101,11 +101,22 @@ async def test_episodes_do_not_see_each_other_and_a_reset_server_is_used_again()
         assert [await say(three, "pid"), await say(three, "show")] == [process, "none"]
 
 
+async def test_a_server_whose_call_was_given_up_is_nobody_elses():
+    async with servers_of(notes(isolation="episode", reset="reset", most=1)) as servers:
+        one = await servers.take(TASK)
+        process = await say(one, "pid")
+        call = asyncio.ensure_future(one.call("sleep", {"seconds": 60}))
+        await asyncio.sleep(0)
+        call.cancel()
+        one.give_back()  # at once, as an episode does that ends
+        assert await say(await servers.take(TASK), "pid") != process
+
+
 async def test_the_attempts_at_a_task_share_its_server_which_knows_the_task():
     options = {"isolation": "task", "reset": "reset", "reset_with": {"note": "first"}}
     async with servers_of(notes(**options)) as servers:
-        one, two = await servers.take("e1", TASK), await servers.take("e2", TASK)
-        other = await servers.take("e3", Task("t2", "", metadata={"first": "bread"}))
+        one, two = await servers.take(TASK), await servers.take(TASK)
+        other = await servers.take(Task("t2", "", metadata={"first": "bread"}))
         assert [await say(each, "show") for each in (one, two, other)] == ["milk", "milk", "bread"]
         await say(one, "add", note="tea")
         assert await say(two, "show") == "milk tea"
@@ -113,10 +124,10 @@ async def test_the_attempts_at_a_task_share_its_server_which_knows_the_task():
 
 async def test_without_a_reset_tool_a_used_server_is_closed_and_kept_ready_ones_follow():
     async with servers_of(notes(isolation="episode", warm=1, most=2)) as servers:
-        one = await servers.take("e1", TASK)
+        one = await servers.take(TASK)
         process = int(await say(one, "pid"))
         one.give_back()
-        two = await servers.take("e2", TASK)
+        two = await servers.take(TASK)
         assert await say(two, "pid") != str(process)
         last = int(await say(two, "pid"))
     for each in (process, last):
@@ -128,7 +139,7 @@ async def test_a_server_has_only_the_variables_that_it_is_given(monkeypatch):
     monkeypatch.setenv("SECRET", "1")
     monkeypatch.setenv("PASSED", "1")
     async with servers_of(notes(env={"GIVEN": "1"}, pass_env=["PASSED"])) as servers:
-        names = (await say(await servers.take("e1", TASK), "variables")).split()
+        names = (await say(await servers.take(TASK), "variables")).split()
     assert {"GIVEN", "PASSED"} <= {*names} and "SECRET" not in names
 
 

@@ -11,7 +11,7 @@ import astune.workflow.lifetime as module
 from astune.errors import PluginError, SetupError
 from astune.support.concurrency import run_and_leave
 from astune.types import WorkflowOutput
-from astune.workflow.lifetime import lifetime
+from astune.workflow.lifetime import Lifetime
 from astune.workflow.workflow_base import Workflow, as_workflow
 from tests.rows import each_row
 
@@ -50,7 +50,7 @@ def names(workflow):
 
 async def test_setup_and_teardown_run_in_one_task_which_is_not_the_runs():
     workflow = recorder()
-    async with lifetime(as_workflow(workflow)):
+    async with Lifetime(as_workflow(workflow)):
         assert names(workflow) == ["setup"]
     assert names(workflow) == ["setup", "teardown"]
     (_, first), (_, second) = workflow.calls
@@ -66,7 +66,7 @@ async def test_a_subclass_inherits_them_and_they_get_the_subclass():
     class Child(Parent):
         pass
 
-    async with lifetime(as_workflow(Child)):
+    async with Lifetime(as_workflow(Child)):
         assert Child.made_for == "Child" and not hasattr(Parent, "made_for")
 
 
@@ -76,7 +76,7 @@ async def test_functions_have_nothing_to_set_up():
 
     entered = []
     for workflow in (as_workflow(solve), lambda: Base()):
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             entered.append(workflow)
     assert len(entered) == 2
 
@@ -84,7 +84,7 @@ async def test_functions_have_nothing_to_set_up():
 async def test_teardown_comes_also_when_the_run_fails():
     workflow = recorder()
     with pytest.raises(ZeroDivisionError):
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             raise ZeroDivisionError
     assert names(workflow) == ["setup", "teardown"]
 
@@ -93,7 +93,7 @@ async def test_teardown_comes_also_when_the_run_is_cancelled_and_is_not_cancelle
     workflow = recorder()
 
     async def run():
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(run())
@@ -109,7 +109,7 @@ async def test_teardown_comes_also_when_the_run_is_cancelled_and_is_not_cancelle
 async def test_a_setup_that_fails_in_whatever_way_names_its_line_and_nothing_is_run(error):
     workflow = recorder(setup=error)
     with pytest.raises(SetupError, match=rf"setup \(.*{__name__.rpartition('.')[2]}.py:\d+\) failed: .*raise fails"):
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             pytest.fail("not reached")
     assert names(workflow) == ["setup"]
 
@@ -118,7 +118,7 @@ async def test_a_setup_that_fails_in_whatever_way_names_its_line_and_nothing_is_
 async def test_the_reason_is_the_error_inside_the_groups_that_anyio_makes():
     workflow = recorder(setup=ExceptionGroup("unhandled", [ExceptionGroup("errors", [ConnectionError("no server")])]))  # noqa: F821
     with pytest.raises(SetupError, match="ConnectionError: no server"):
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             pass
 
 
@@ -135,7 +135,7 @@ async def test_a_setup_under_way_is_cancelled_with_the_run():
                 ended.append("setup")
 
     async def run():
-        async with lifetime(Slow):
+        async with Lifetime(Slow):
             pytest.fail("not reached")
 
     task = asyncio.create_task(run())
@@ -154,13 +154,13 @@ async def test_a_slow_setup_is_told_of(monkeypatch, caplog):
         async def setup(cls):
             await asyncio.sleep(0.05)
 
-    async with lifetime(Slow):
+    async with Lifetime(Slow):
         assert "Slow.setup" in caplog.text and "still running after 0.01 s" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError("pipe broken"), SystemExit(3), asyncio.CancelledError()])
 async def test_what_teardown_raises_is_said_and_the_run_goes_on(error, caplog):
-    async with lifetime(recorder(teardown=error)):
+    async with Lifetime(recorder(teardown=error)):
         pass
     assert "teardown" in caplog.text and f"{type(error).__name__}" in caplog.text and __file__ in caplog.text
 
@@ -175,7 +175,7 @@ async def test_a_slow_teardown_is_told_of_while_it_goes_on(goes_on_for, monkeypa
         async def teardown(cls):
             await asyncio.sleep(goes_on_for)
 
-    async with lifetime(Slow):
+    async with Lifetime(Slow):
         pass
     assert "Slow.teardown" in caplog.text and "is still running after 0.01 s; it gets 0.5 s" in caplog.text
     assert ("left behind" in caplog.text) == (goes_on_for > 1)
@@ -190,7 +190,7 @@ def test_a_run_that_is_torn_down_at_once_is_not_called_broken(caplog):
     workflow = recorder()
 
     async def run():
-        async with lifetime(workflow):
+        async with Lifetime(workflow):
             asyncio.get_running_loop().call_soon(raise_signal, SIGINT)
             await asyncio.Event().wait()
 
@@ -202,7 +202,7 @@ def test_a_run_that_is_torn_down_at_once_is_not_called_broken(caplog):
 
 async def test_what_breaks_of_what_setup_opened_is_told_of(caplog):
     workflow = recorder()
-    async with lifetime(workflow):
+    async with Lifetime(workflow):
         (_, task), *_ = workflow.calls
         task.cancel()
         await asyncio.wait({task})
@@ -217,7 +217,7 @@ async def test_a_teardown_that_hangs_is_left_behind(monkeypatch, caplog):
         async def teardown(cls):
             await asyncio.Event().wait()
 
-    async with lifetime(Hanging):
+    async with Lifetime(Hanging):
         pass
     assert "Hanging.teardown" in caplog.text and "left behind" in caplog.text
 
@@ -289,6 +289,6 @@ async def test_an_mcp_client_is_opened_once_and_used_by_many_episodes_at_once():
         answer = await Travel.session.call_tool("distance", {"start": "Bern", "end": city})
         return answer.content[0].text
 
-    async with lifetime(as_workflow(Travel)):
+    async with Lifetime(as_workflow(Travel)):
         answers = await asyncio.gather(*(ask(city) for city in ("Basel", "Genf", "Chur")))
     assert answers == ["Bern to Basel: 95 km", "Bern to Genf: 95 km", "Bern to Chur: 95 km"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,28 @@ async def test_no_isolation_is_said_and_marked_and_leaves_no_folder(caplog: pyte
         assert lease.figures == {"workspace/none": 1.0}
     assert not folder.exists()
     assert "tools run on this machine as the user who runs the training" in caplog.text
+
+
+class Counting(LocalWorkspace):  # type: ignore[misc]
+    """Counts how many are being made at once."""
+
+    under_way = most = 0
+
+    async def initialize(self) -> None:
+        Counting.under_way += 1
+        Counting.most = max(Counting.most, Counting.under_way)
+        await asyncio.sleep(0)  # whoever is made beside it begins meanwhile
+        await super().initialize()
+        Counting.under_way -= 1
+
+
+@pytest.mark.parametrize("warm", [0, 5])
+async def test_they_are_made_side_by_side(warm: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counting, "most", 0)
+    config = WorkspaceConfig(type=f"{__name__}:Counting", options={"workdir": str(tmp_path)}, warm=warm)
+    async with WorkspacePool(config) as pool, AsyncExitStack() as stack:
+        await asyncio.gather(*(stack.enter_async_context(pool.lease("a")) for _ in range(5)))
+        assert Counting.most >= 5
 
 
 class Broken(LocalWorkspace):  # type: ignore[misc]

@@ -53,8 +53,11 @@ class Evaluations:
     async def _play(self, step: int, evaluation: Evaluation) -> list[Group]:
         """The tasks dealt out to the engines, each with its share of the episodes under way."""
         config, count = self.parts.config, len(self._engines)
-        tools = setup_for(self.parts, self._engines[0]).tools
-        setups = [replace(setup_for(self.parts, engine), judges_alone=True, tools=tools) for engine in self._engines]
+        first = setup_for(self.parts, self._engines[0])
+        setups = [
+            replace(setup_for(self.parts, each), judges_alone=True, tools=first.tools, workspaces=first.workspaces)
+            for each in self._engines
+        ]
 
         def tell(episode: Episode) -> None:
             post(EpisodeDone(portable(episode), step, f"eval/{evaluation.name}"))
