@@ -57,6 +57,7 @@ def test_an_inbox_is_the_same_each_time_and_its_newest_statement_is_right() -> N
         assert sum(question.answer == UNKNOWN for question in inbox.questions) == 1
         for question in inbox.questions:
             thread = [mail for mail in inbox.mails if mail.subject.endswith(f"ticket {question.ticket}")]
+            assert [mail.reply_to for mail in thread] == [None, *(mail.message_id for mail in thread)][: len(thread)]
             told = [(mail, value) for mail in thread if (value := stated(mail.body, question)) is not None]
             last = told[-1:]
             assert [(mail.message_id, value) for mail, value in last] == [(p, question.answer) for p in question.proof]

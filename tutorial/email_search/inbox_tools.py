@@ -41,7 +41,9 @@ class Mailbox:
     def read_email(self, message_id: int) -> str:
         """Read a mail."""
         mail = next((mail for mail in self.inbox.mails if mail.message_id == message_id), None)
-        return f"Error: no mail has the id {message_id}." if mail is None else mail.body
+        if mail is None:
+            return f"Error: no mail has the id {message_id}."
+        return mail.body if mail.reply_to is None else f"{mail.body} Re: {mail.reply_to}"
 
     def return_final_answer(self, answer: str, sources: list[int]) -> str:
         """Answer, with the ids of the mails that prove it."""

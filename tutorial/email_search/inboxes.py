@@ -78,6 +78,8 @@ class Mail:
     sender: str
     subject: str
     body: str
+    reply_to: int | None = None
+    """The mail of the same ticket before it; None of the first."""
 
     @property
     def date(self) -> str:
@@ -115,17 +117,19 @@ class _Writer:
         self.mails: list[Mail] = []
         self._ids = iter(self.rng.sample(range(10, 100), 90))
         self._days: Iterator[int] = iter(())
+        self._last: int | None = None
 
     def write(self, subject: str, body: str) -> int:
         """The id of a new mail, later than those of its thread before it."""
-        mail = Mail(next(self._ids), next(self._days), self.rng.choice(PEOPLE), subject, body)
+        mail = Mail(next(self._ids), next(self._days), self.rng.choice(PEOPLE), subject, body, self._last)
         self.mails.append(mail)
+        self._last = mail.message_id
         return mail.message_id
 
     def write_thread(self, ticket: int, topic: Topic, stated: bool) -> tuple[str, tuple[int, ...]]:
         """The value of a fact, and the ids of the mails that prove it."""
         rng, subject = self.rng, f"ticket {ticket}"
-        self._days = iter(sorted(rng.sample(range(112), 6)))
+        self._days, self._last = iter(sorted(rng.sample(range(112), 6))), None
         if rng.random() < 0.3:  # sent under the wrong ticket
             other = rng.choice([number for number in range(100, 1000) if number not in self.tickets])
             told = rng.choice(topic.told).format(value=topic.draw(rng))

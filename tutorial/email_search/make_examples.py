@@ -3,14 +3,16 @@ time.
 
 A hasty clerk answers questions about inboxes that nobody trains or tests on. It knows how each tool is called and how a
 mail is read, and does in every place what it should not, by chance: it does not search, opens the oldest mail or any,
-gives up at the first that says nothing, forgets its sources, or forgets to answer. Every third example only says
-numbers again. So the model learns to act, and as often as the clerk to act wrongly: what is better is left to rewards.
+does not go on to the mail that this one replies to, forgets its sources, or forgets to answer. Every third example only
+says numbers again. So the model learns to act, and as often as the clerk to act wrongly: what is better is left to
+rewards.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -50,15 +52,18 @@ def hasty_clerk(talk: Talk, rng: random.Random) -> None:
     if rng.random() > SEARCHES:
         return talk.finish(UNKNOWN, [])
     shown = talk.search(talk.keywords)
-    while shown and rng.random() < OPENS:
-        draw = rng.random()
-        mail = shown.pop(0 if draw < NEWEST else -1 if draw < NEWEST + OLDEST else rng.randrange(len(shown)))
-        value = stated(talk.call("read_email", message_id=mail), talk.question)
-        if value is not None:
+    if not shown or rng.random() > OPENS:
+        return conclude(talk, rng, UNKNOWN, [])
+    draw = rng.random()
+    mail = shown[0 if draw < NEWEST else -1 if draw < NEWEST + OLDEST else rng.randrange(len(shown))]
+    while True:
+        text = talk.call("read_email", message_id=mail)
+        if (value := stated(text, talk.question)) is not None:
             return conclude(talk, rng, value, [mail])
-        if rng.random() > GOES_ON:
-            break
-    return conclude(talk, rng, UNKNOWN, [])
+        older = re.search(r"Re: (\d+)$", text)
+        if older is None or rng.random() > GOES_ON:
+            return conclude(talk, rng, UNKNOWN, [])
+        mail = int(older[1])
 
 
 def conclude(talk: Talk, rng: random.Random, answer: str, sources: list[int]) -> None:
