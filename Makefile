@@ -179,7 +179,7 @@ gpu-check:
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)notebook$(comma)site$(comma)dev)
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)documents$(comma)notebook$(comma)site$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime)

@@ -64,7 +64,7 @@ class InProcess:
         self._model = model
 
     async def ask(
-        self, messages: Sequence[Mapping[str, Any]], schema: type[BaseModel], *, vote: int = 0, check: Any = None
+        self, messages: Sequence[Mapping[str, Any]], schema: type[BaseModel], *, check: Any = None, **drawn: Any
     ) -> ParsedReply[Any]:
         value = schema.model_validate_json(str(self._model({"messages": messages})))
         if check is not None:

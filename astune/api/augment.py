@@ -12,10 +12,7 @@ from astune.config.load import LoadedConfig
 from astune.config.tasks import AugmentConfig
 from astune.data.run import prepare_augmentation
 from astune.errors import ConfigError
-from astune.support.run_log import file_logger
 from astune.support.visible import tell
-
-log = file_logger(__name__)
 
 
 def with_made_tasks(loaded: LoadedConfig) -> LoadedConfig:
@@ -29,22 +26,18 @@ def with_made_tasks(loaded: LoadedConfig) -> LoadedConfig:
     if config.task_reader.augment.target is None:
         return loaded
     if config.task_reader.augment.file is not None:
-        raise ConfigError(
-            f"{loaded.where('astune.task_reader.augment.file')}: with target the run makes the tasks itself; take one "
-            "of the two out"
-        )
+        where = loaded.where("astune.task_reader.augment.file")
+        raise ConfigError(f"{where}: with target the run makes the tasks itself; take one of the two out")
     with show_stages() as stages:
         job = prepare_augmentation(loaded, Path(config.runs_dir) / "made_tasks", stages)
-        (out,) = (part.out for part in job.parts)
-        report = out.with_suffix(".report.json")
+        ((_, harvest),) = job.parts
+        report = harvest.out.with_suffix(".report.json")
         if not report.is_file() or not (config.resume or json.loads(report.read_text(encoding="utf-8"))["complete"]):
-            (harvest,) = job.run()
+            job.run()
             if not harvest.complete:
-                said = f"{len(harvest.kept)} of {harvest.target} tasks were made: {harvest.ended}"
-                log.warning("%s", said)
-                tell(said)
-    tell(f"made tasks {out}")
-    reader = config.task_reader.model_copy(update={"augment": AugmentConfig(file=str(out))})
+                tell(f"{len(harvest.kept)} of {harvest.target} tasks were made: {harvest.ended}")
+    tell(f"made tasks {harvest.out}")
+    reader = config.task_reader.model_copy(update={"augment": AugmentConfig(file=str(harvest.out))})
     astune = config.model_copy(update={"task_reader": reader})
     return replace(loaded, config=loaded.config.model_copy(update={"astune": astune}))
 
@@ -56,7 +49,5 @@ def list_made_tasks(loaded: LoadedConfig, run_dir: Path) -> None:
         if file is None or not run_dir.is_dir():
             continue
         stem = f"made_tasks_{number}" if loaded.stages else "made_tasks"
-        for suffix in (".jsonl", ".dropped.jsonl", ".report.json"):
-            made = Path(file).with_suffix(suffix)
-            if made.is_file():
-                shutil.copyfile(made, run_dir / f"{stem}{suffix}")
+        for made in Path(file).parent.glob(f"{Path(file).stem}.*"):
+            shutil.copyfile(made, run_dir / made.name.replace(Path(file).stem, stem, 1))

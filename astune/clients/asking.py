@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +33,8 @@ class Watch(Protocol):
 class Inquiry:
     """Asks the models, stage by stage, and adds up what the replies cost when they were paid for.
 
-    All calls of a stage go out together; results stand in the order of the questions, so nothing depends on which
-    reply comes first. A question that was asked before, in this run or in one that was cut off, is answered from the
-    cache; `paid` counts it once, so it is the same however often a run was cut off.
-    """
+    Results stand in the order of the questions, so nothing depends on which reply comes first. A question that was
+    asked before, also by a run that was cut off, is answered from the cache; `paid` counts it once."""
 
     models: ChatModels
     llm: AskedModelsConfig
@@ -55,25 +52,15 @@ class Inquiry:
         schema: type[B],
         check: Callable[[B], None] | None = None,
         vote: int = 0,
-    ) -> B | None:
-        """None where no reply could be used: `watch` is told, and it is never taken for a score."""
-        reply = await self.reply(messages, schema, check, vote)
-        return None if reply is None else reply.value
-
-    async def reply(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        schema: type[B],
-        check: Callable[[B], None] | None = None,
-        vote: int = 0,
+        temperature: float | None = None,
     ) -> ParsedReply[B] | None:
-        """The same, with the model that gave it."""
-        question = hashlib.sha256(json.dumps([messages, schema.__name__, vote]).encode()).hexdigest()
+        """None where no reply could be used: `watch` is told, and it is never taken for a score."""
+        question = json.dumps([messages, schema.__name__, vote, temperature])
         async with self._slots:
             if self.stopped_by is not None:
                 raise self.stopped_by
             try:
-                answer = await self.models.ask(messages, schema, vote=vote, check=check)
+                answer = await self.models.ask(messages, schema, vote=vote, check=check, temperature=temperature)
             except JudgeError as error:
                 self.watch.report_failure(str(error))
                 return None

@@ -119,11 +119,13 @@ class ChatModels:
         model: str | None = None,
         vote: int = 0,
         check: Callable[[T], None] | None = None,
+        temperature: float | None = None,
     ) -> ParsedReply[T]:
         """The reply's last JSON object, as an instance of `schema`.
 
         `model=None` asks the models in order until one answers; a name asks that one only. `check` raises ValueError
-        for what a schema cannot say. Equal questions with another `vote` are asked anew. A reply that does not
+        for what a schema cannot say. Equal questions with another `vote` are asked anew. `temperature=None` is that of
+        the configuration. A reply that does not
         validate is asked for once more, with what was wrong.
 
         Raises:
@@ -132,7 +134,8 @@ class ChatModels:
             BudgetSpent: the call was not sent.
         """
         members = [*self._models.values()] if model is None else [self._find_model(model)]
-        questions = [self._question(member, messages, schema, check, vote) for member in members]
+        heat = self._config.temperature if temperature is None else temperature
+        questions = [self._question(member, messages, schema, check, vote, heat) for member in members]
         for question in questions:
             if (known := self._look_up(question)) is not None:
                 return known
@@ -161,10 +164,11 @@ class ChatModels:
         schema: type[T],
         check: Callable[[T], None] | None,
         vote: int,
+        temperature: float,
     ) -> _Question[T]:
         body = {
             "messages": json.loads(_sendable(json.dumps(messages, ensure_ascii=False))),
-            "temperature": self._config.temperature,
+            "temperature": temperature,
             model.config.limit_field: self._config.max_tokens,
             **response_format(model.config.response_format, schema),
         }

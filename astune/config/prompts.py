@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, create_model
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from astune.config.chat_models import AskedModelsConfig
-from astune.config.section import LOOP, RUNNERS, Located, OnTrinity, OnVerl, OptionalPlugin, Plugin, Section, fate
+from astune.config.section import (
+    LOOP,
+    RUNNERS,
+    FromKey,
+    Located,
+    OnTrinity,
+    OnVerl,
+    OptionalPlugin,
+    Plugin,
+    Section,
+    add_from,
+    fate,
+)
 
 IN_USE = fate(OnTrinity(ours=RUNNERS, methods=("rl",)), OnVerl(ours=LOOP))
 
@@ -20,7 +32,8 @@ class ReflectionConfig(AskedModelsConfig):
     )
 
 
-class _PromptsConfig(Section):
+@add_from("prompts.yaml of a search, or the folder of its run: the texts that agents get", IN_USE)
+class PromptsConfig(Section, FromKey):
     texts: dict[str, str] = Field(
         default_factory=dict,
         description="the first text of each name, written here: {system: You are a cashier.}",
@@ -63,33 +76,4 @@ class _PromptsConfig(Section):
     )
     out: Annotated[str | None, Located("file")] = Field(
         None, description="YAML that gets the best texts besides; null: prompts.yaml in the folder of the run alone"
-    )
-
-    @property
-    def source(self) -> str | None:
-        """The value of `from`, which is a word of Python's."""
-        found: str | None = getattr(self, "from")
-        return found
-
-
-if TYPE_CHECKING:
-
-    class PromptsConfig(_PromptsConfig):
-        pass
-
-else:
-    PromptsConfig = create_model(
-        "PromptsConfig",
-        __base__=_PromptsConfig,
-        __module__=__name__,
-        **{
-            "from": (
-                Annotated[str | None, Located("file")],
-                Field(
-                    None,
-                    description="prompts.yaml of a search, or the folder of its run: the texts that agents get",
-                    json_schema_extra=IN_USE,
-                ),
-            )
-        },
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator
 from pydantic.config import JsonDict
 
 
@@ -56,6 +56,30 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 Plugin = Annotated[str, Located("plugin")]
 OptionalPlugin = Annotated[str | None, Located("plugin")]
+AnySection = TypeVar("AnySection", bound=type[Section])
+
+
+class FromKey:
+    """A section with a key `from`, a word of Python's."""
+
+    @property
+    def source(self) -> str | None:
+        """The value of `from`."""
+        found: str | None = getattr(self, "from")
+        return found
+
+
+def add_from(description: str, stated: JsonDict | None = None) -> Callable[[AnySection], AnySection]:
+    """Give a section the key `from`, the path of a file or folder; `stated` is its fate."""
+
+    def add(section: AnySection) -> AnySection:
+        field: Any = Field(None, description=description, json_schema_extra=stated)
+        key: Any = {"from": (Annotated[str | None, Located("file")], field)}
+        made: Any = create_model(section.__name__, __base__=section, __module__=section.__module__, **key)
+        return cast("AnySection", made)
+
+    return add
+
 
 LOOP = "the training loop, which is ASTune's own"
 READER = "our reader, which hands out the tasks"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    PrivateAttr,
-    create_model,
-    field_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, field_validator
 from pydantic.config import JsonDict
 
-from astune.config.chat_models import AskedModelsConfig, JudgeModelConfig
-from astune.config.section import STARTED, Located, OnTrinity, OptionalPlugin, Plugin, Section, fate
+from astune.config.chat_models import AskedModelsConfig
+from astune.config.section import (
+    STARTED,
+    FromKey,
+    Located,
+    OnTrinity,
+    OptionalPlugin,
+    Plugin,
+    Section,
+    add_from,
+    fate,
+)
 from astune.support.builtin import builtin_name
 
 
@@ -160,7 +161,8 @@ class FieldsConfig(Section):
     )
 
 
-class _AugmentConfig(AskedModelsConfig):
+@add_from("file or folder of documents to ask about; null: the training tasks, varied")
+class AugmentConfig(AskedModelsConfig, FromKey):
     target: PositiveInt | None = Field(
         None, description="tasks to make beside the training tasks, once, before a run; null: none"
     )
@@ -168,55 +170,35 @@ class _AugmentConfig(AskedModelsConfig):
         None, description="tasks that `astune data` made, read beside the training tasks; null: none"
     )
     max_calls: PositiveInt | None = Field(5000, description="most model calls, those from the cache not counted")
-    max_cost: PositiveFloat | None = Field(
-        None, description="most money, in the currency of the prices; null: no limit"
-    )
-    checks: tuple[Literal["code", "agree"], ...] = Field(
+    max_cost: PositiveFloat | None = Field(None, description="most money, as the prices have it; null: no limit")
+    checks: tuple[Literal["code", "agree", "agent"], ...] = Field(
         ("code", "agree"),
         min_length=1,
         description="what proves an answer, the next where one cannot: code that a model writes and a sandbox runs; "
-        "agree: independent solutions",
+        "agree: independent solutions; agent: `agent` plays, in its environment, and the judge says that it is right",
     )
     solutions: int = Field(3, ge=2, description="independent solutions, which all have to agree")
-    policy: tuple[JudgeModelConfig, ...] = Field(
-        (),
-        description="chat APIs of the model that is trained, whose calls are not in the limits: only what it solves at "
-        "times is kept; empty: all",
+    agent: str | None = Field(
+        None,
+        description="for the check `agent`, the model on which the agent plays, as `astune eval --models` takes one: "
+        "http://host/v1#name, one of astune.rollout.auxiliary_models, a checkpoint, or none, the configured model",
+    )
+    policy: str | None = Field(
+        None,
+        description="the model to train, named likewise: what the agent solves on it at times is kept; null: all",
     )
     tries: int = Field(4, ge=2, description="attempts of the policy at each task")
+    quality: Annotated[str | None, Located("file")] = Field(
+        None, description="rubric of `astune rubrics`, learned from rated tasks: what does not pass it is dropped"
+    )
     chunk_words: PositiveInt = Field(200, description="of documents: most words that a question is made from")
     held_out_documents: float = Field(
         0.2, ge=0.0, lt=1.0, description="share of the documents whose questions are held out, by `astune data`"
     )
-    temperature: NonNegativeFloat = Field(1.0, description="of the replies")
+    temperature: float = Field(1.0, ge=0.0, description="of the replies")
     cache: str | None = Field(
         "runs/made_tasks.sqlite",
         description="file that keeps replies, so that none is paid twice, from the working directory; null: none",
-    )
-
-    @property
-    def source(self) -> str | None:
-        """The value of `from`, which is a word of Python's."""
-        found: str | None = getattr(self, "from")
-        return found
-
-
-if TYPE_CHECKING:
-
-    class AugmentConfig(_AugmentConfig):
-        pass
-
-else:
-    AugmentConfig = create_model(
-        "AugmentConfig",
-        __base__=_AugmentConfig,
-        __module__=__name__,
-        **{
-            "from": (
-                Annotated[str | None, Located("file")],
-                Field(None, description="file or folder of documents to ask about; null: the training tasks, varied"),
-            )
-        },
     )
 
 

@@ -1,4 +1,5 @@
-"""The checks of an answer: a program in the sandbox, independent solutions, the policy's own attempts.
+"""The checks of an answer: a program in the sandbox, independent solutions, the agent in its environment; and those of
+a task with a proved answer: a rubric, the policy's own attempts.
 
 A check that passes adds to the lineage of the task; one that cannot tell leaves it to the next. What no check can tell
 is dropped.
@@ -20,10 +21,13 @@ from astune.config.judges import TaskJudgeConfig
 from astune.config.rollout import SandboxLimits
 from astune.config.tasks import AugmentConfig
 from astune.data.made import Dropped, Made
+from astune.data.play import ModelPlayer
 from astune.data.prompts import Program, Solution, program_messages, solve_messages
 from astune.errors import ConfigError, EnvServiceError, SetupError
 from astune.support.concurrency import all_ended
 from astune.task_judge import TaskJudges, make_judge
+from astune.task_judge.llm.pointwise import CriteriaReply, check_scores, rubric_messages, rubric_reward
+from astune.task_judge.llm.rubric import Rubric
 from astune.task_judge.math.compare import Relation, compare
 from astune.task_judge.math.final_answer import reference_answer
 from astune.task_judge.math.normalise import normalise
@@ -39,14 +43,14 @@ SANDBOXES = 4
 Same = Callable[[Made, str], Awaitable[bool]]
 
 
-async def say_same(made: Made, answer: str) -> bool:
-    """True if `answer` is that of the task, as far as that takes no algebra: the same quantity, or the same words.
+def say_same(one: str, other: str) -> bool:
+    """True if two answers are the same as far as that takes no algebra: the same quantity, or the same words.
 
-    >>> asyncio.run(say_same(Made("6 * 7?", "42", {}), "$42.00")), asyncio.run(say_same(Made("1 - 6?", "-5", {}), "5"))
+    >>> say_same("42", "$42.00"), say_same("-5", "5")
     (True, False)
     """
-    relation = compare(normalise(reference_answer(made.answer)), normalise(reference_answer(answer)))
-    return relation is Relation.EQUAL or (relation is Relation.UNREAD and _fold(made.answer) == _fold(answer))
+    relation = compare(normalise(reference_answer(one)), normalise(reference_answer(other)))
+    return relation is Relation.EQUAL or (relation is Relation.UNREAD and _fold(one) == _fold(other))
 
 
 def _fold(answer: str) -> str:
@@ -62,12 +66,10 @@ def judge_same(config: TaskJudgeConfig) -> Same:
         task = made.task
         chosen = named.of(task) or judge
         if chosen is None:
-            return await say_same(made, answer)
+            return say_same(made.answer, answer)
         judged = JudgedTasks(chosen, named.config_of(task) or config, [task])
         if not judged.by_the_answer:
-            raise ConfigError(
-                f"{judged.title} judges what an agent does: made tasks are checked by a judge of answers alone"
-            )
+            raise ConfigError(f"{judged.title} judges what an agent does: let an agent play, with checks: [agent]")
         if id(chosen) not in words:
             wording = (await in_best_words(judged, [task]))[1]
             if (await try_answers(judged, [(task, wording.format(NONSENSE))]))[0].right:
@@ -81,12 +83,15 @@ def judge_same(config: TaskJudgeConfig) -> Same:
 
 @dataclass
 class Checks:
-    """`same` tells whether an answer is that of a task. `policy` asks the model that is trained, if there is one."""
+    """`same` tells whether an answer is that of a task. `agent` plays for the check of that name, `policy` is what is
+    trained; both are there once they are started."""
 
     asking: Inquiry
     config: AugmentConfig
     same: Same
-    policy: Inquiry | None = None
+    rubric: Rubric | None = None
+    agent: ModelPlayer | None = None
+    policy: ModelPlayer | None = None
 
     def __post_init__(self) -> None:
         self._sandboxes = asyncio.Semaphore(SANDBOXES)
@@ -102,6 +107,16 @@ class Checks:
                     "set checks to [agree]"
                 ) from error
 
+    def say_agreement(self) -> str:
+        """The agreement of the rubric with people on the test examples of its report; empty without a rubric."""
+        if self.rubric is None:
+            return ""
+        test, name = self.rubric.report.get("test"), self.rubric.name
+        if test is None:
+            return f"nobody has measured how far {name} agrees with people"
+        share = f"{test['accuracy']:.0%} ({test['low']:.0%} to {test['high']:.0%})"
+        return f"{name} agrees with people on {share} of {test['n']} rated ones, kappa {test['kappa']}"
+
     async def prove(
         self, made: Made, texts: Sequence[str] | None = None, names: Sequence[str] | None = None
     ) -> Made | Dropped:
@@ -109,7 +124,7 @@ class Checks:
         ones."""
         said = []
         for name in names or self.config.checks:
-            found = await (self._compute(made, texts) if name == "code" else self._agree(made, texts))
+            found = await {"code": self._compute, "agree": self._agree, "agent": self._play}[name](made, texts)
             if not isinstance(found, str):
                 return found
             said.append(f"{name}: {found}")
@@ -120,13 +135,14 @@ class Checks:
         reply = await self.asking.ask(program_messages(made.query, texts), Program)
         if reply is None:
             return "no program"
-        if not _computes(reply.program):
+        program = reply.value.program
+        if not _computes(program):
             return "the program computes nothing"
-        printed, failed = await self._run(reply.program)
+        printed, failed = await self._run(program)
         if failed:
             return failed
         if await self.same(made, printed):
-            return add_check(made, "code", {"program": reply.program, "printed": printed})
+            return add_check(made, "code", {"program": program, "printed": printed})
         return Dropped(made, "wrong answer", f"the program printed {printed!r:.200}")
 
     async def _run(self, program: str) -> tuple[str, str]:
@@ -143,39 +159,66 @@ class Checks:
         last = result.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return "", f"the program printed no answer {result.ended or last}".strip()
 
-    async def solve(self, asking: Inquiry, query: str, texts: Sequence[str] | None, count: int) -> list[str]:
-        """The answers of so many independent solutions; fewer where replies could not be used."""
-        messages = solve_messages(query, texts)
-        replies = await all_ended([asking.ask(messages, Solution, vote=vote) for vote in range(count)])
-        return [reply.answer for reply in replies if reply is not None]
+    async def solve(self, query: str, texts: Sequence[str] | None) -> list[str]:
+        """The answers of independent solutions; fewer where replies could not be used."""
+        messages, count = solve_messages(query, texts), self.config.solutions
+        replies = await all_ended([self.asking.ask(messages, Solution, vote=vote) for vote in range(count)])
+        return [reply.value.answer for reply in replies if reply is not None]
 
     async def _agree(self, made: Made, texts: Sequence[str] | None) -> Made | Dropped | str:
         """A text says why nothing can be told."""
         count = self.config.solutions
-        answers = await self.solve(self.asking, made.query, texts, count)
+        answers = await self.solve(made.query, texts)
         if len(answers) < count:
             return f"{len(answers)} of {count} solutions could be read"
         right = [await self.same(made, answer) for answer in answers]
         if all(right):
             return add_check(made, "agree", {"solutions": count})
-        reason = "no agreement" if any(right) or not await self._is_one(made, answers) else "wrong answer"
-        return Dropped(made, reason, f"solutions say {', '.join(dict.fromkeys(answers))!r:.200}")
+        theirs = replace(made, answer=answers[0])
+        agree = all([await self.same(theirs, answer) for answer in answers[1:]])
+        said = f"solutions say {', '.join(dict.fromkeys(answers))!r:.200}"
+        return Dropped(made, "wrong answer" if agree and not any(right) else "no agreement", said)
 
-    async def _is_one(self, made: Made, answers: Sequence[str]) -> bool:
-        """True if the solutions agree with each other."""
-        first = replace(made, answer=answers[0])
-        return all([await self.same(first, answer) for answer in answers[1:]])
+    async def _play(self, made: Made, texts: Sequence[str] | None) -> Made | Dropped | str:
+        """In a world, whose goal is known to be right, the agent has to get there once, else each time."""
+        in_world = made.task.env_type is not None
+        if not in_world and not await self.same(made, made.answer):
+            return "its judge does not take the answer itself for right"
+        assert self.agent is not None, "who plays is started before"
+        found = await self.agent.play(made.task, self.config.solutions)
+        if isinstance(found, str):
+            return found
+        if all(found) or (in_world and any(found)):
+            return add_check(made, "agent", {"solved": sum(found), "of": len(found)})
+        reason = "no agreement" if any(found) else "wrong answer"
+        return Dropped(made, reason, f"{sum(found)} of {len(found)} attempts of the agent are right")
 
-    async def try_policy(self, made: Made, texts: Sequence[str] | None = None) -> Made | Dropped:
-        """Keeps what the policy solves at times."""
-        if self.policy is None:
-            return made
-        tries = self.config.tries
-        answers = await self.solve(self.policy, made.query, texts, tries)
-        solved = sum([await self.same(made, answer) for answer in answers])
-        if solved in (0, tries):
-            return Dropped(made, "too easy" if solved else "too hard", f"{solved} of {tries} attempts")
-        return add_check(made, "policy", {"solved": solved, "of": tries})
+    async def finish(self, made: Made) -> Made | Dropped:
+        """Look at a task whose answer is proved: the rubric has to pass it, and the policy to solve it at times."""
+        rated = made if self.rubric is None else await self._rate(made, self.rubric)
+        if isinstance(rated, Dropped) or self.policy is None:
+            return rated
+        found = await self.policy.play(made.task, self.config.tries)
+        if isinstance(found, str):
+            return Dropped(made, "unchecked", f"policy: {found}")
+        if sum(found) in (0, len(found)):
+            return Dropped(made, "too easy" if found[0] else "too hard", f"{sum(found)} of {len(found)} attempts")
+        return add_check(rated, "policy", {"solved": sum(found), "of": len(found)})
+
+    async def _rate(self, made: Made, rubric: Rubric) -> Made | Dropped:
+        def check(reply: CriteriaReply) -> None:
+            check_scores(rubric, reply)
+
+        messages = rubric_messages(rubric, made.query, made.answer, None, "")
+        reply = await self.asking.ask(messages, CriteriaReply, check, temperature=0.0)
+        if reply is None:
+            return Dropped(made, "unchecked", "quality: the scores could not be read")
+        scores = check_scores(rubric, reply.value)
+        reward = rubric_reward(rubric, scores)
+        if reward < rubric.pass_at:
+            said = ", ".join(f"{name} {score}" for name, score in scores.items())
+            return Dropped(made, "quality", f"{reward:.2f}, expected {rubric.pass_at:g}: {said}")
+        return add_check(made, "quality", {"rubric": rubric.digest, "reward": round(reward, 4)})
 
 
 def _computes(program: str) -> bool:

@@ -35,10 +35,6 @@ class Passage:
     start: int
     text: str
 
-    def where(self) -> dict[str, str | int]:
-        """Say where it stands, for a lineage."""
-        return {"file": self.file, "place": self.place, "start": self.start}
-
 
 @dataclass(frozen=True)
 class Document:
@@ -56,7 +52,7 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
     """
     if not source.exists():
         raise TaskError(f"{source}: there is no such file or folder of documents")
-    files = _list_files(source) if source.is_dir() else [source]
+    files = [source] if source.is_file() else list_files(source)
     known = [path for path in files if path.suffix.lower() in SUFFIXES]
     if not known:
         raise TaskError(f"{source}: no documents; expected {', '.join(SUFFIXES)}")
@@ -85,7 +81,7 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
     return [*found.values()]
 
 
-def _list_files(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """All files in a folder. Raises TaskError for one that may not be looked into."""
 
     def refuse(error: OSError) -> None:
@@ -104,32 +100,26 @@ def read_pages(path: Path) -> list[tuple[str, str]]:
 
         if (pages := parse_pages(path)) is not None:
             return pages
-    return _pdf_pages(path) if suffix == ".pdf" else _convert(path)
+    return read_alone(path)
 
 
-def _pdf_pages(path: Path) -> list[tuple[str, str]]:
+def read_alone(path: Path) -> list[tuple[str, str]]:
+    """Read without AgentScope."""
     try:
-        from pypdf import PdfReader
-    except ImportError as error:
-        raise _missing(path, error) from error
-    reader = PdfReader(path)
-    return [(f"page {number}", page.extract_text() or "") for number, page in enumerate(reader.pages, start=1)]
+        if path.suffix.lower() == ".pdf":
+            from pypdf import PdfReader
 
-
-def _convert(path: Path) -> list[tuple[str, str]]:
-    try:
+            pages = enumerate(PdfReader(path).pages, start=1)
+            return [(f"page {number}", page.extract_text() or "") for number, page in pages]
         from markitdown import MarkItDown
+
+        text = MarkItDown(enable_plugins=False).convert_local(path).text_content
     except ImportError as error:
-        raise _missing(path, error) from error
-    text = MarkItDown(enable_plugins=False).convert_local(path).text_content
+        raise MissingDependency(f"{path}: to read it, pip install 'astune[documents]' ({error})") from error
     if path.suffix.lower() != ".pptx":
         return [("", text)]
     _, *parts = _SLIDE.split(text)
     return [(f"slide {number}", part) for number, part in zip(parts[::2], parts[1::2], strict=True)]
-
-
-def _missing(path: Path, error: ImportError) -> MissingDependency:
-    return MissingDependency(f"{path}: reading it needs a package: pip install 'astune[data]' ({error})")
 
 
 def _cut(file: str, place: str, text: str, most: int) -> Iterator[Passage]:

@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astune.data.checks import Checks
-from astune.data.grow import PER_CALL
+from astune.data.checks import Checks, say_same
+from astune.data.grow import PER_CALL, Parent
 from astune.data.made import Dropped, Made
-from astune.data.prompts import VARY, Proposals, vary_messages
+from astune.data.near import name_task
+from astune.data.prompts import REWORD, VARY, Message, ProposedTask, vary_messages
 from astune.errors import TaskError
 from astune.support.words import signs_of
+from astune.task_reader.held_out import world_of
 from astune.types import Task
 
-COPIED = ("scorer",)
+COPIED = ("scorer", "answer_schema")
 """Columns of a seed that its variants have too: the judge that the task names."""
+NOT_COPIED = {"task_id", "id", "query", "question", "answer", "messages", "lineage"}
+"""Columns that its variants in the same world do not have."""
 
 
 @dataclass(frozen=True)
-class Seed:
-    """A task that others are made from; `number` is its place among the seeds, so that not all begin with one kind."""
+class Seed(Parent):
+    """A task that others are made from."""
 
     task: Task
-    number: int
-    checks: Checks
 
-    @property
-    def name(self) -> str:
-        return self.task.task_id
+    def ask(self, kind: str, visit: int) -> list[Message]:
+        return vary_messages(self.task.query, self.task.answer, kind, PER_CALL, visit)
 
-    @property
-    def text(self) -> str:
-        return self.task.query
-
-    def ask(self, visit: int) -> tuple[str, list[dict[str, str]]]:
-        """The kind of variants of a visit, and the question."""
-        kind = [*VARY][(self.number + visit) % len(VARY)]
-        return kind, vary_messages(self.task.query, self.task.answer, kind, PER_CALL, visit)
-
-    async def propose(self, visit: int) -> list[Made]:
-        kind, messages = self.ask(visit)
-        reply = await self.checks.asking.reply(messages, Proposals)
-        if reply is None:
-            return []
-        lineage = {"seed": self.task.task_id, "kind": kind, "model": reply.model, "prompt": digest(messages)}
-        columns = {name: self.task.metadata[name] for name in COPIED if name in self.task.metadata}
-        return [Made(one.question.strip(), one.answer.strip(), lineage, columns) for one in reply.value.tasks]
+    def make(self, proposed: ProposedTask, lineage: dict[str, Any]) -> Made:
+        task, row, question = self.task, self.task.metadata, proposed.question.strip()
+        lineage = {"seed": self.name, **lineage}
+        if task.env_type is None:
+            columns = {name: row[name] for name in COPIED if name in row}
+            return Made(question, proposed.answer.strip(), lineage, columns)
+        columns = {name: value for name, value in row.items() if name not in NOT_COPIED}
+        columns |= {"env_type": task.env_type, "env_task_id": world_of(task)}
+        return Made(question, task.answer or "", lineage, columns)
 
     async def prove(self, made: Made) -> Made | Dropped:
-        proved = await self.checks.prove(made)
-        return await self.checks.try_policy(proved) if isinstance(proved, Made) else proved
+        proved = await self.checks.prove(made, names=None if self.task.env_type is None else ("agent",))
+        return await self.checks.finish(proved) if isinstance(proved, Made) else proved
 
 
 def seeds_of(tasks: Sequence[Task], checks: Checks) -> list[Seed]:
@@ -61,22 +52,20 @@ def seeds_of(tasks: Sequence[Task], checks: Checks) -> list[Seed]:
         raise TaskError("there are no tasks to make others from")
     answers: dict[tuple[str, ...], Task] = {}
     for task in tasks:
-        if task.env_type is not None or len(task.messages) > 1:
-            what = "a conversation" if task.env_type is None else f"an environment ({task.env_type})"
-            raise TaskError(f"{_place(task)}: a task with {what} cannot be varied, only one with a question alone")
-        first = answers.setdefault(signs_of(task.query), task)
-        if signs_of(first.answer or "") != signs_of(task.answer or ""):
+        where, world = name_task(task), task.env_type
+        if len(task.messages) > 1 or not task.query.strip():
+            what = "a conversation" if task.messages else f"a question that its environment ({world}) asks"
+            raise TaskError(f"{where}: a task with {what} cannot be varied, only one with its own question alone")
+        if world is not None and "agent" not in checks.config.checks:
             raise TaskError(
-                f"{_place(task)}: the same question as {_place(first)} with another answer, {task.answer!r:.60} and "
+                f"{where}: a task with an environment ({world}) is checked in it: set checks: [agent] in "
+                "astune.task_reader.augment, and agent to the model that plays"
+            )
+        first = answers.setdefault(signs_of(task.query), task)
+        if world is None and not say_same(first.answer or "", task.answer or ""):
+            raise TaskError(
+                f"{where}: the same question as {name_task(first)} with another answer, {task.answer!r:.60} and "
                 f"{first.answer!r:.60}: take one out"
             )
-    return [Seed(task, number, checks) for number, task in enumerate(tasks)]
-
-
-def digest(value: Any) -> str:
-    """16 hexadecimal digits of what JSON can hold: of a prompt, by which a task's lineage names it."""
-    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _place(task: Task) -> str:
-    return task.place or f"task {task.task_id!r}"
+    kinds = [[*VARY] if task.env_type is None else [REWORD] for task in tasks]  # a world is as it is
+    return [Seed(task.task_id, task.query, n, kinds[n], checks, task) for n, task in enumerate(tasks)]

@@ -4,89 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from astune.data.checks import Checks, add_check
 from astune.data.documents import Document, Passage
-from astune.data.expand import digest
-from astune.data.grow import PER_CALL
+from astune.data.grow import PER_CALL, Parent
 from astune.data.made import Dropped, Made
-from astune.data.prompts import ASK_FOR, NOT_IN_DOCUMENTS, Proposals, ask_messages
-from astune.support.words import features, holds, words_of
+from astune.data.prompts import ASK_FOR, NOT_IN_DOCUMENTS, Message, ProposedTask, ask_messages
+from astune.data.screen import form_of
+from astune.support.words import Words, features, holds, words_of
 
-KINDS = tuple(ASK_FOR)
 OF_TWO = ("two", "computed")
 """Kinds of questions that take two passages."""
 NEAREST = 3
 """Passages in which an answer is looked for that the documents are not to have."""
 
 
-class Library:
-    """The passages of the documents of one split."""
-
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self.passages = [passage for document in documents for passage in document.passages]
-        self._features = [features(passage.text) for passage in self.passages]
-
-    def beside(self, number: int) -> Passage | None:
-        """The passage after it, of the same document or the next; the first after the last. None where it is alone."""
-        return self.passages[(number + 1) % len(self.passages)] if len(self.passages) > 1 else None
-
-    def nearest(self, question: str) -> list[Passage]:
-        """The passages that share most with a question."""
-        asked = features(question)
-        order = sorted(range(len(self.passages)), key=lambda number: -len(asked & self._features[number]))
-        return [self.passages[number] for number in order[:NEAREST]]
-
-
 @dataclass(frozen=True)
-class Spot:
+class Spot(Parent):
     """A passage to ask about, for some kinds with the one beside it."""
 
-    library: Library
-    number: int
-    checks: Checks
+    passages: Sequence[Passage]
+    features: Sequence[frozenset[Words]]
+    """Of each passage."""
 
-    @property
-    def passage(self) -> Passage:
-        return self.library.passages[self.number]
-
-    @property
-    def name(self) -> str:
-        return f"{self.passage.file} {self.passage.place} {self.passage.start}"
-
-    @property
-    def text(self) -> str:
-        return self.passage.text
-
-    def ask(self, visit: int) -> tuple[str, list[dict[str, str]]]:
-        """The kind of questions of a visit, and the question to the model."""
-        kind = KINDS[(self.number + visit) % len(KINDS)]
-        if kind in OF_TWO and self.library.beside(self.number) is None:
-            kind = "fact"
-        return kind, ask_messages([passage.text for passage in self._passages(kind)], kind, PER_CALL, visit)
+    def ask(self, kind: str, visit: int) -> list[Message]:
+        return ask_messages([passage.text for passage in self._passages(kind)], kind, PER_CALL, visit)
 
     def _passages(self, kind: str) -> list[Passage]:
-        beside = self.library.beside(self.number) if kind in OF_TWO else None
-        return [self.passage] if beside is None else [self.passage, beside]
+        """The passage, and for a question of two the next; after the last the first."""
+        numbers = range(self.number, self.number + 1 + (kind in OF_TWO))
+        return [self.passages[number % len(self.passages)] for number in numbers]
 
-    async def propose(self, visit: int) -> list[Made]:
-        kind, messages = self.ask(visit)
-        reply = await self.checks.asking.reply(messages, Proposals)
-        if reply is None:
-            return []
-        passages = self._passages(kind)
-        lineage = {"documents": [passage.where() for passage in passages], "kind": kind}
-        lineage |= {"model": reply.model, "prompt": digest(messages)}
+    def make(self, proposed: ProposedTask, lineage: dict[str, Any]) -> Made:
+        passages, absent = self._passages(lineage["kind"]), lineage["kind"] == "absent"
+        where = [{"file": one.file, "place": one.place, "start": one.start} for one in passages]
+        lineage = {"documents": where, **lineage, "evidence": [] if absent else proposed.evidence}
+        answer = NOT_IN_DOCUMENTS if absent else proposed.answer.strip()
         columns = {"context": "\n\n".join(passage.text for passage in passages)}
-        return [
-            Made(
-                one.question.strip(),
-                NOT_IN_DOCUMENTS if kind == "absent" else one.answer.strip(),
-                {**lineage, "evidence": [] if kind == "absent" else one.evidence},
-                columns,
-            )
-            for one in reply.value.tasks
-        ]
+        return Made(proposed.question.strip(), answer, lineage, columns)
 
     async def prove(self, made: Made) -> Made | Dropped:
         """The evidence is looked for first, which costs nothing. Then the answer must come from the documents, and not
@@ -97,22 +53,36 @@ class Spot:
         texts = [passage.text for passage in self._passages(kind)]
         if problem := find_problem(made, texts):
             return Dropped(made, "evidence", problem)
+        if kind == "computed" and (form := form_of(made.task)) != "a number":
+            return Dropped(made, "format", f"{form}, expected a number")
         proved = await self.checks.prove(made, texts, ("agree",) if kind != "computed" else self.checks.config.checks)
         if isinstance(proved, Dropped):
             return proved
-        known = await self.checks.solve(self.checks.asking, made.query, None, self.checks.config.solutions)
+        known = await self.checks.solve(made.query, None)
+        if not known:
+            return Dropped(made, "unchecked", "no answer without the document could be read")
         if any([await self.checks.same(made, answer) for answer in known]):
             return Dropped(made, "known", f"without the document: {', '.join(dict.fromkeys(known))!r:.200}")
-        return await self.checks.try_policy(add_check(proved, "evidence", {"closed_book": len(known)}), texts)
+        return await self.checks.finish(add_check(proved, "evidence", {"closed_book": len(known)}))
 
     async def _look_everywhere(self, made: Made) -> Made | Dropped:
         """Readers of the nearest passages must all find no answer."""
-        passages = dict.fromkeys([self.passage, *self.library.nearest(made.query)])
-        texts = [passage.text for passage in passages]
+        asked, numbers = features(made.query), range(len(self.passages))
+        nearest = sorted(numbers, key=lambda number: -len(asked & self.features[number]))[:NEAREST]
+        texts = [self.passages[number].text for number in dict.fromkeys([self.number, *nearest])]
         proved = await self.checks.prove(made, texts, ("agree",))
         if isinstance(proved, Dropped):
             return replace(proved, reason="found" if proved.reason != "unchecked" else "unchecked")
-        return await self.checks.try_policy(proved, texts)
+        return await self.checks.finish(proved)
+
+
+def spots_of(documents: Sequence[Document], checks: Checks) -> list[Spot]:
+    """The passages of the documents of one split. One that is alone is asked about in no question of two."""
+    passages = [passage for document in documents for passage in document.passages]
+    found = [features(passage.text) for passage in passages]
+    kinds = [kind for kind in ASK_FOR if len(passages) > 1 or kind not in OF_TWO]
+    names = [f"{one.file} {one.place} {one.start}" for one in passages]
+    return [Spot(names[n], one.text, n, kinds, checks, passages, found) for n, one in enumerate(passages)]
 
 
 def find_problem(made: Made, texts: Sequence[str]) -> str:
@@ -136,11 +106,8 @@ def split_documents(documents: Sequence[Document], share: float) -> tuple[list[D
     """The documents to ask about, and those whose questions are held out: at least one of each where there are two.
     Which is which depends on their texts alone."""
     count = min(max(1, round(share * len(documents))), len(documents) - 1) if share else 0
-    held_out = set(sorted(document.digest for document in documents)[:count])
-    return (
-        [document for document in documents if document.digest not in held_out],
-        [document for document in documents if document.digest in held_out],
-    )
+    held_out = sorted(documents, key=lambda document: document.digest)[:count]
+    return [document for document in documents if document not in held_out], held_out
 
 
 def _squeeze(text: str) -> str:

@@ -6,45 +6,69 @@ what it kept is saved; a run that was cut off and is started again finds its rep
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from astune.clients.asking import Inquiry
+from astune.clients.reply_cache import cache_key
 from astune.clients.usage import BudgetSpent
+from astune.data.checks import Checks
 from astune.data.made import Dropped, Harvest, Made
+from astune.data.prompts import Message, Proposals, ProposedTask
 from astune.data.screen import TaskScreen
 from astune.errors import PolicyError
 
 PER_CALL = 4
 """Tasks that a question asks for."""
 SOURCES_OF_A_ROUND = 8
+BALANCE = 2
+"""The most that a kind of tasks may have of its even share."""
 BARREN = 3
 """Rounds in a row without a kept task after which it ends."""
 
 R = TypeVar("R")
 
 
-class Parent(Protocol):
-    """A seed, or a part of a document, that tasks are made from."""
+@dataclass(frozen=True)
+class Parent(ABC):
+    """A seed, or a passage of a document, that tasks are made from, in the language of its `text`. `number` is its
+    place among all, so that not all begin with one kind."""
 
-    @property
-    def name(self) -> str:
-        """Its name, by which tasks are spread."""
+    name: str
+    text: str
+    number: int
+    kinds: Sequence[str]
+    checks: Checks
 
-    @property
-    def text(self) -> str:
-        """The text that the tasks are to be like in language."""
+    def kind_of(self, visit: int) -> str:
+        """The kind of tasks to ask for; they take turns."""
+        return self.kinds[(self.number + visit) % len(self.kinds)]
 
-    def ask(self, visit: int) -> tuple[str, list[dict[str, str]]]:
-        """The kind of tasks of a visit, and the question to the model."""
+    @abstractmethod
+    def ask(self, kind: str, visit: int) -> list[Message]:
+        """Word the question to the model."""
+
+    @abstractmethod
+    def make(self, proposed: ProposedTask, lineage: dict[str, Any]) -> Made:
+        """Make a task of what the model wrote."""
+
+    @abstractmethod
+    async def prove(self, made: Made) -> Made | Dropped:
+        """The task with what proves its answer, or why it is dropped."""
 
     async def propose(self, visit: int) -> list[Made]:
         """Proposals, others at each visit; none where no reply could be used."""
-
-    async def prove(self, made: Made) -> Made | Dropped:
-        """The task with what proves its answer, or why it is dropped."""
+        kind = self.kind_of(visit)
+        messages = self.ask(kind, visit)
+        reply = await self.checks.asking.ask(messages, Proposals)
+        if reply is None:
+            return []
+        lineage = {"kind": kind, "model": reply.model, "prompt": cache_key(messages)[:16]}
+        return [self.make(one, lineage) for one in reply.value.tasks]
 
 
 def most_visits(sources: Sequence[Parent], target: int) -> int:
@@ -53,11 +77,15 @@ def most_visits(sources: Sequence[Parent], target: int) -> int:
 
 
 async def grow(sources: Sequence[Parent], screen: TaskScreen, asking: Inquiry, harvest: Harvest) -> None:
-    """Make tasks until there are as many as wanted, nothing more comes, or the budget or the models end it. The harvest
-    is saved after each round."""
+    """Make tasks until there are as many as wanted, nothing more comes, or the budget or the models end it."""
     visits, kept_of, barren = Counter[str](), Counter[str](), 0
     most = most_visits(sources, harvest.target)
+    kinds = {kind for source in sources for kind in source.kinds}
+    harvest.most_of_a_kind = max(PER_CALL, ceil(BALANCE * harvest.target / len(kinds)))
     while not harvest.complete and not harvest.ended:
+        for source in sources:
+            while visits[source.name] < most and harvest.is_full(source.kind_of(visits[source.name])):
+                visits[source.name] += 1
         left = [source for source in sources if visits[source.name] < most]
         left.sort(key=lambda source: (kept_of[source.name], visits[source.name]))
         needed = ceil((harvest.target - len(harvest.kept)) / PER_CALL)
@@ -87,7 +115,7 @@ async def _propose(
     for source, tasks in zip(chosen, await asking.stage("propose", proposing), strict=True):
         for made in tasks or ():
             harvest.proposed += 1
-            if dropped := screen.look(made, source.text):
+            if dropped := screen.look(made, source.text) or harvest.look(made):
                 harvest.dropped.append(dropped)
             else:
                 candidates.append((source, made))
@@ -96,14 +124,15 @@ async def _propose(
 
 def _admit(result: Made | Dropped, screen: TaskScreen, harvest: Harvest) -> bool:
     """True if the task is kept. One more than wanted is neither kept nor dropped."""
-    dropped = result if isinstance(result, Dropped) else None
-    if isinstance(result, Made) and not harvest.complete:
-        dropped = screen.admit(result)
+    if isinstance(result, Made):
+        if harvest.complete:
+            return False
+        dropped = harvest.look(result) or screen.admit(result)
         if dropped is None:
             harvest.kept.append(result)
             return True
-    if dropped is not None:
-        harvest.dropped.append(dropped)
+        result = dropped
+    harvest.dropped.append(result)
     return False
 
 

@@ -7,14 +7,14 @@ out.report.json         counts, the cost, and whether it is complete
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from astune.clients.reply_cache import cache_key
 from astune.clients.usage import Usage
 from astune.monitor.disk import write_whole
 from astune.types import Task
@@ -22,7 +22,9 @@ from astune.types import Task
 REASONS = {
     "empty": "no question, no answer, or a blank that was not filled in",
     "length": "far shorter or longer than what it was made from",
+    "format": "the answer, or a choice of answers, is of another form than those of the tasks that are there",
     "language": "in another language than what it was made from",
+    "balance": "of its kind there are twice as many as of others already",
     "copy": "word for word one that is there",
     "near copy": "one that is there, with a few words changed",
     "leak": "close to a held-out or evaluation task",
@@ -30,6 +32,7 @@ REASONS = {
     "wrong answer": "the check came to another answer",
     "no agreement": "independent solutions differ",
     "unchecked": "nothing could check the answer",
+    "quality": "the rubric does not pass it",
     "known": "answered rightly without the document",
     "found": "the documents answer it, though it was to be one that they do not",
     "too hard": "the policy never solved it",
@@ -44,6 +47,7 @@ class Made:
 
     query: str
     answer: str
+    """Empty where the judge of an environment needs none."""
     lineage: Mapping[str, Any]
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of its row."""
@@ -51,12 +55,14 @@ class Made:
     @property
     def task(self) -> Task:
         """An id that depends on question and answer alone, so that equal sets have equal ids."""
-        digest = hashlib.sha256(json.dumps([self.query, self.answer]).encode()).hexdigest()
-        return Task(f"made-{digest[:16]}", self.query, answer=self.answer, metadata=self.columns)
+        name = f"made-{cache_key([self.query, self.answer])[:16]}"
+        world = self.columns.get("env_type")
+        return Task(name, self.query, answer=self.answer or None, env_type=world, metadata=self.columns)
 
     def row(self) -> dict[str, Any]:
         name = self.task.task_id
-        return {"task_id": name, "query": self.query, "answer": self.answer, **self.columns, "lineage": self.lineage}
+        answer = {"answer": self.answer} if self.answer else {}
+        return {"task_id": name, "query": self.query, **answer, **self.columns, "lineage": self.lineage}
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,16 @@ class Harvest:
     ended: str = ""
     """Why it ended before the target; empty if it did not, or was cut off."""
     paid: Usage = field(default_factory=Usage)
+    quality: str = ""  # how far the rubric agrees with people
+    most_of_a_kind: int | None = None
+
+    def is_full(self, kind: object) -> bool:
+        """True if there are as many tasks of this kind as there may be."""
+        return [made.lineage.get("kind") for made in self.kept].count(kind) == self.most_of_a_kind
+
+    def look(self, made: Made) -> Dropped | None:
+        kind = made.lineage.get("kind")
+        return Dropped(made, "balance", f"of kind {kind!r}") if self.is_full(kind) else None
 
     @property
     def complete(self) -> bool:
@@ -96,7 +112,6 @@ class Harvest:
         return {reason: counts[reason] for reason in REASONS if counts[reason]}
 
     def report(self) -> dict[str, Any]:
-        paid = self.paid
         return {
             "complete": self.complete,
             "ended": self.ended or ("" if self.complete else "cut off"),
@@ -104,10 +119,8 @@ class Harvest:
             "kept": len(self.kept),
             "dropped": self.reasons,
             "unfinished": self.proposed - len(self.kept) - len(self.dropped),
-            "calls": paid.calls,
-            "prompt_tokens": paid.prompt_tokens,
-            "completion_tokens": paid.completion_tokens,
-            "cost": paid.cost,
+            "quality": self.quality or None,
+            **asdict(self.paid),
         }
 
     def save(self) -> None:

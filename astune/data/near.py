@@ -11,6 +11,7 @@ from typing import Any
 from astune.errors import MissingDependency
 from astune.support.words import Words, features, signs_of
 from astune.task_judge.llm.shown_attempt import show_task
+from astune.task_reader.held_out import world_of
 from astune.types import Task
 
 NEAR_COPY = 0.6
@@ -19,13 +20,15 @@ CANDIDATE = 0.4
 """The same, as MinHash estimates it, from which two are compared word by word."""
 LEAK = 0.6
 """Share of a held-out question, words and pairs weighted by how rare they are, from which what holds it is a leak."""
+SAME_LEAK = 0.2
+"""The same, where the numbers, two or more, and the answer are those of the held-out task."""
 HASHES = 128
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Copies:
-    """The questions that are there already. Questions with other numbers, or other answers, are others: variants of a
-    seed are alike in all else."""
+    """The questions that are there already. Questions with other numbers or answers, or in other worlds, are others:
+    variants of a seed are alike in all else."""
 
     def __init__(self) -> None:
         try:
@@ -34,21 +37,21 @@ class Copies:
             raise MissingDependency(f"copies are found by datasketch: pip install 'astune[data]' ({error})") from error
         self._index = MinHashLSH(threshold=CANDIDATE, num_perm=HASHES)
         self._there: list[Task] = []
-        self._exact: dict[Words, Task] = {}
+        self._exact: dict[tuple[object, Words], Task] = {}
 
     def add(self, task: Task) -> None:
-        self._exact.setdefault(signs_of(show_task(task)), task)
+        self._exact.setdefault((_world_of(task), signs_of(show_task(task))), task)
         if found := features(show_task(task)):
             self._index.insert(len(self._there), _signature(found))
         self._there.append(task)
 
-    def find_same(self, question: str) -> Task | None:
+    def find_same(self, task: Task) -> Task | None:
         """A task that asks this word for word; case, spaces and punctuation aside."""
-        return self._exact.get(signs_of(question))
+        return self._exact.get((_world_of(task), signs_of(task.query)))
 
-    def find_near(self, question: str, answer: str) -> tuple[Task, float] | None:
+    def find_near(self, made: Task) -> tuple[Task, float] | None:
         """The task that asks nearly this and has the same answer, and how much they share."""
-        own = features(question)
+        own = features(made.query)
         if not own:
             return None
         best: tuple[Task, float] | None = None
@@ -56,7 +59,8 @@ class Copies:
             task = self._there[place]
             other = features(show_task(task))
             share = len(own & other) / len(own | other)
-            same = _NUMBER.findall(question) == _NUMBER.findall(task.query) and _agree(answer, task.answer)
+            numbers = _NUMBER.findall(made.query) == _NUMBER.findall(task.query)
+            same = numbers and _agree(made.answer, task.answer) and _world_of(made) == _world_of(task)
             if share >= NEAR_COPY and same and (best is None or share > best[1]):
                 best = task, share
         return best
@@ -70,9 +74,14 @@ def _signature(found: frozenset[Words]) -> Any:
     return signature
 
 
-def _agree(one: str, other: str | None) -> bool:
+def _world_of(task: Task) -> object:
+    """The world of an environment in which a task is, None for one without."""
+    return None if task.env_type is None else (task.env_type, world_of(task))
+
+
+def _agree(one: str | None, other: str | None) -> bool:
     """True if one answer has all words of the other, or nobody knows."""
-    mine, theirs = set(signs_of(one)), set(signs_of(other or ""))
+    mine, theirs = set(signs_of(one or "")), set(signs_of(other or ""))
     return mine <= theirs or theirs <= mine
 
 
@@ -85,7 +94,7 @@ class Leaks:
     """
 
     def __init__(self, held_out: Sequence[Task], others: Sequence[Task]) -> None:
-        self._held_out = [*held_out]
+        self._held_out, self._worlds = [*held_out], [_world_of(task) for task in held_out]
         texts = [features(show_task(task)) for task in self._held_out]
         seen = [*texts, *(features(show_task(task)) for task in others)]
         shared = Counter(feature for text in seen for feature in text)
@@ -97,11 +106,23 @@ class Leaks:
             for feature in text:
                 self._owners[feature].append(place)
 
-    def find(self, question: str) -> tuple[Task, float] | None:
-        """The held-out task that `question` holds most of, and how much of it, if that is too much."""
+    def find(self, made: Task) -> tuple[Task, float] | None:
+        """The held-out task, of no other world, of which `made` holds too much, and how much."""
         shares: dict[int, float] = defaultdict(float)
-        for feature in sorted(features(question)):  # sums of floats depend on the order
+        world = _world_of(made)
+        for feature in sorted(features(made.query)):  # sums of floats depend on the order
             for place in self._owners.get(feature, ()):
-                shares[place] += self._weights[feature] / self._whole[place]
-        best = max(shares, key=lambda place: shares[place], default=None)
-        return None if best is None or shares[best] < LEAK else (self._held_out[best], shares[best])
+                if world is None or self._worlds[place] in (None, world):
+                    shares[place] += self._weights[feature] / self._whole[place]
+        numbers = sorted(_NUMBER.findall(made.query))
+        for place in sorted(shares, key=lambda place: -shares[place]):
+            task = self._held_out[place]
+            same = len(numbers) > 1 and numbers == sorted(_NUMBER.findall(task.query))
+            if shares[place] >= (SAME_LEAK if same and _agree(made.answer, task.answer) else LEAK):
+                return task, shares[place]
+        return None
+
+
+def name_task(task: Task) -> str:
+    """Its place, or else its id."""
+    return task.place or f"task {task.task_id!r}"

@@ -12,6 +12,7 @@ from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.tasks import EnvServiceConfig
 from astune.errors import ConfigError, EnvServiceError
 from astune.rollout.setup import RolloutSetup
+from astune.task_reader.held_out import world_of
 from astune.types import Episode, Task
 from astune.workflow.environment import TaskEnvironment
 from astune.workflow.tuner import Tuner
@@ -50,9 +51,9 @@ async def enter_environment(tuner: Tuner, setup: RolloutSetup) -> None:
     if client is None or task.env_type is None:
         return
     name = f"{tuner.episode_id[:MOST_OF_AN_ID]}-{uuid.uuid4().hex[:12]}"
-    instance = EnvInstance(client.url, name, task.env_type, task.task_id)
+    instance = EnvInstance(client.url, name, task.env_type, world_of(task))
     tuner.instance = instance
-    first = await client.create(task.env_type, task.task_id, name, setup.environment_params)
+    first = await client.create(task.env_type, world_of(task), name, setup.environment_params)
     tuner.enter(TaskEnvironment(client, instance, first, tuner.failures))
 
 

@@ -119,7 +119,7 @@ async def propose_criteria(
     return [
         new_criterion(entry.text, scale, request.sources)
         for request, reply in zip(requests, replies, strict=True)
-        for entry in (reply.criteria if reply else ())
+        for entry in (reply.value.criteria if reply else ())
         if entry.text.strip()
     ]
 

@@ -132,11 +132,11 @@ async def _judge(asking: Asking, rubric: Rubric, example: RubricExample, answer:
 
     votes = asking.llm.votes
     replies = await all_ended([asking.ask(messages, CriteriaReply, check, vote) for vote in range(votes)])
-    usable = tuple(reply for reply in replies if reply is not None)
+    usable = tuple(reply.value for reply in replies if reply is not None)
     return Judged(rubric, usable) if len(usable) == votes else None
 
 
 async def _score(asking: Asking, example: RubricExample, answer: str) -> float | None:
     messages = holistic_messages(example.query, answer, example.reference, asking.llm.instructions)
     reply = await asking.ask(messages, HolisticReply)
-    return None if reply is None else reply.score / HOLISTIC_MAX
+    return None if reply is None else reply.value.score / HOLISTIC_MAX

@@ -196,13 +196,13 @@ async def arrange(asking: Asking, criteria: Sequence[Criterion], scale: str) -> 
         return list(criteria), list(criteria)
     themed = [
         known[name] if known[name].edited else known[name].model_copy(update={"theme": theme.theme.strip()})
-        for theme in reply.themes
+        for theme in reply.value.themes
         for name in theme.criteria
     ]
     anchored = [
         one
         if one.edited or one.scale == "binary"
-        else one.model_copy(update={"anchors": reply.anchors.get(one.id, {})})
+        else one.model_copy(update={"anchors": reply.value.anchors.get(one.id, {})})
         for one in themed
     ]
     return themed, anchored

@@ -1,8 +1,4 @@
-"""Texts as words, to see how much two of them share.
-
->>> sorted(features("Two apples."))
-[('apples',), ('two',), ('two', 'apples')]
-"""
+"""Texts as words, to see how much two of them share."""
 
 from __future__ import annotations
 

@@ -16,16 +16,22 @@ from astune.types import Task
 KEY = "astune.task_reader.validation_fraction"
 
 
+def world_of(task: Task) -> str:
+    """The id by which the environment knows the world of a task: its column `env_task_id`, which several tasks of one
+    world have, else its own."""
+    return str(task.metadata.get("env_task_id", task.task_id))
+
+
 def question_number(task: Task, seed: int) -> int:
     """64 bits that equal questions share: query and messages, white space and case folded. Of a task with an
-    environment its type and the task's id belong to the question, as many ask the same in different worlds.
+    environment its type and world belong to the question, as many ask the same in different worlds.
 
     They depend on the question and the seed alone, so they are the same on every machine.
     """
     if task.env_type is None and not task.messages:
         question = _fold(task.query)
     else:
-        world = None if task.env_type is None else (task.env_type, task.task_id)
+        world = None if task.env_type is None else (task.env_type, world_of(task))
         question = json.dumps([_fold(task.query), _fold(task.messages), world], sort_keys=True, default=str)
     digest = hashlib.sha256(f"{seed}\n{question}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big")

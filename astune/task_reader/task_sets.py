@@ -88,27 +88,6 @@ def forgiving(config: TaskReaderConfig) -> TaskReaderConfig:
     return config.model_copy(update={"on_bad_record": "skip", "on_duplicate_id": "warn", "on_overlap": "warn"})
 
 
-@dataclass(frozen=True, eq=False)
-class _Both(Sequence[Task]):
-    """The tasks of a split, and behind them those that were made."""
-
-    first: TaskSet
-    made: Sequence[Task]
-
-    def __len__(self) -> int:
-        return len(self.first) + len(self.made)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self)))]
-        border = len(self.first)
-        return self.first[index] if index < border else self.made[index - border]
-
-
 def read_made(config: TaskReaderConfig) -> list[Task]:
     """The tasks of `augment.file`, whose columns are those that `astune data` writes; none where it is not set."""
     if config.augment.file is None:
@@ -117,36 +96,25 @@ def read_made(config: TaskReaderConfig) -> list[Task]:
     return [mapping.record(row, place).task for place, row in read_jsonl(Path(config.augment.file))]
 
 
-def _with_made(sets: TaskSets, config: TaskReaderConfig, look: Look | None) -> TaskSets:
-    """`sets` with the made tasks behind those to train on. Raises TaskError for one that is held out."""
-    made = read_made(config)
-    if not made:
-        return sets
-    numbers = {question_number(task, config.split_seed): task for task in made}
-    overlap = []
-    for held_out in chain(sets.held_out, *sets.named.values()):
-        if (task := numbers.get(question_number(held_out, config.split_seed))) is not None:
-            overlap.append(f"{held_out.place or held_out.task_id}: is trained on too, as {task.place}, which was made")
-    _refuse_overlap(overlap, config)
-    if look is not None:
-        for task in made:
-            look(task)
-    training = replace(
-        sets.training,
-        tasks=_Both(replace(sets.training), made),
-        positions=range(len(sets.training) + len(made)),
-        new_ids={},
-    )
-    return replace(sets, training=training, overlap=(*sets.overlap, *overlap[:1]))
-
-
 def read_task_sets(
     config: TaskReaderConfig, look: Look | None = None, named: Mapping[str, HeldOutSetConfig] | None = None
 ) -> TaskSets:
     """The sets of a run: those of the reader, and behind its training tasks those of `augment.file`.
 
-    Raises as `_read_sets` does."""
-    return _with_made(_read_sets(config, look, named), config, look)
+    Raises as `_read_sets` does, and TaskError for a made task that is held out."""
+    sets, made = _read_sets(config, look, named), read_made(config)
+    if not made:
+        return sets
+    numbers = {question_number(task, config.split_seed): task for task in made}
+    for held_out in chain(sets.held_out, *sets.named.values()):
+        if (task := numbers.get(question_number(held_out, config.split_seed))) is not None:
+            where = held_out.place or held_out.task_id
+            raise TaskError(f"{where}: is trained on too, as {task.place}, which was made: take it out there")
+    if look is not None:
+        for task in made:
+            look(task)
+    both = [*sets.training, *made]
+    return replace(sets, training=replace(sets.training, tasks=both, positions=range(len(both)), new_ids={}))
 
 
 def _read_sets(config: TaskReaderConfig, look: Look | None, named: Mapping[str, HeldOutSetConfig] | None) -> TaskSets:

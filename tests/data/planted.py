@@ -148,6 +148,8 @@ SYNONYMS = {
     "each": "apiece",
     "left": "remaining",
 }
+VAGUE = "Or so, give or take what is usual."
+"""What makes a question unclear."""
 FILLERS = ("Please tell me: ", "Now think about this. ", "Quick question. ")
 
 
@@ -211,7 +213,14 @@ class PlantedTasks:
         """The port of its last server, so that the next has the same address."""
 
     def __call__(self, body: Mapping[str, Any]) -> str | int:
+        if len(body["messages"]) == 1:  # it is the model of an agent
+            rng = random.Random(f"{len(self.calls)}{self.calls}{body['messages']}")
+            self.calls["play"] = self.calls.get("play", 0) + 1
+            return self.solve(body["messages"][0]["content"], [], rng)
         system, user = (message["content"] for message in body["messages"][:2])
+        if (task := dict(read_fences(user)).get("task")) is not None:  # it judges by a rubric
+            score = {"id": "clear", "reason": "...", "score": int(VAGUE not in task)}
+            return json.dumps({"criteria": [score]})
         job = system.split("\n", 1)[0]
         self.calls[job] = self.calls.get(job, 0) + 1
         fences = read_fences(user)
@@ -246,6 +255,8 @@ class PlantedTasks:
             at -= share
         text, answer = self.plant(fault, rng)
         proposal = {"question": text, "answer": str(answer + rng.randint(1, 9) * (fault == "wrong answer"))}
+        if fault == "format":
+            proposal["answer"] = rng.choice(("a great many", "Ada, who has most of them", "yes"))
         self.planted.setdefault(text, fault)
         self.truth.setdefault(text, str(answer))
         return proposal
@@ -265,6 +276,8 @@ class PlantedTasks:
             return rng.choice(FOREIGN).format(who=who, a=a, b=b), a + b
         if fault == "length":
             return rng.choice((f"{rng.randint(2, 99)} more?", " ".join(story(rng)[0] for story in STORIES))), answer
+        if fault == "quality":
+            return f"{text} {VAGUE}", answer
         if fault == "empty":
             return text.replace(text.split()[2], "{name}"), answer
         return text, answer

@@ -14,7 +14,7 @@ from astune.task_reader.task_sets import read_task_sets, stream_tasks
 from astune.testing import ScriptedBackbone
 from astune.types import Task
 from tests.data.planted import PlantedTasks
-from tests.data.test_expand import rows_of, serve, write_tasks
+from tests.data.runs import rows_of, serve, write_tasks
 
 
 async def answer(task: Task, tuner: Any) -> astune.WorkflowOutput:

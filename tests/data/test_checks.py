@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from astune.config.judges import TaskJudgeConfig
@@ -13,8 +11,6 @@ from astune.data.made import Made
 from astune.data.near import Copies
 from astune.errors import ConfigError
 from astune.types import Episode, Task
-from tests.data.planted import PlantedTasks
-from tests.data.test_expand import AGREE, expand, rows_of, serve
 from tests.rows import each_row
 
 
@@ -31,8 +27,8 @@ from tests.rows import each_row
         ("42", "", False),
     ],
 )
-async def test_answers_are_the_same_by_value_or_word_for_word(reference: str, answer: str, same: bool) -> None:
-    assert await say_same(Made("?", reference, {}), answer) is same
+def test_answers_are_the_same_by_value_or_word_for_word(reference: str, answer: str, same: bool) -> None:
+    assert say_same(reference, answer) is same
 
 
 def anything(task: Task, episode: Episode) -> float:
@@ -67,16 +63,6 @@ def test_a_program_that_prints_what_it_was_told_computes_nothing(program: str, c
 def test_formulas_that_differ_in_a_sign_are_no_copies() -> None:
     copies = Copies()
     copies.add(Task("1", "What is 3 + 4?", answer="7"))
-    assert copies.find_same("What is 3 - 4?") is None and copies.find_same("what is 3+4") is not None
+    assert copies.find_same(Task("2", "What is 3 - 4?")) is None
+    assert copies.find_same(Task("2", "what is 3+4")) is not None
     assert len(seeds_of([Task("1", "3 + 4?", answer="7"), Task("2", "3 - 4?", answer="-1")], None)) == 2  # type: ignore[arg-type]
-
-
-def test_what_the_policy_always_or_never_solves_is_dropped(tmp_path: Path) -> None:
-    world, policy = PlantedTasks(seed=8), PlantedTasks(seed=8, noise=0.5)
-    policy.truth = world.truth
-    with serve(policy) as server:
-        api = f"{{base_url: '{server.base_url}', model: policy}}"
-        expand(world, tmp_path, *AGREE, f"astune.task_reader.augment.policy=[{api}]", target=8)
-    kept, dropped = rows_of(tmp_path / "made.jsonl"), rows_of(tmp_path / "made.dropped.jsonl")
-    assert len(kept) == 8 and all(0 < row["lineage"]["checks"]["policy"]["solved"] < 4 for row in kept)
-    assert {row["reason"] for row in dropped} <= {"too hard", "too easy"} and dropped

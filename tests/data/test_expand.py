@@ -5,54 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astune.cli import main
-from astune.task_reader.jsonl import read_jsonl
+from astune.data.prompts import VARY
+from astune.task_judge.llm.rubric import load_rubric
 from astune.testing import ScriptedChatServer
 from astune.types import Task
 from tests.data.planted import PlantedTasks
+from tests.data.runs import AGREE, expand, rows_of, write_rubric
 
 SHARES = {"wrong answer": 0.15, "copy": 0.08, "near copy": 0.08, "leak": 0.15, "language": 0.05, "empty": 0.05}
-
-
-def write_tasks(path: Path, tasks: Any) -> Path:
-    path.write_text("".join(json.dumps({"query": each.query, "answer": each.answer}) + "\n" for each in tasks))
-    return path
-
-
-@contextmanager
-def serve(world: PlantedTasks) -> Iterator[ScriptedChatServer]:
-    """Serve a world, always at the same address: the cache, and the names of sets, depend on it."""
-    with ScriptedChatServer(world, usage=True, port=world.port) as server:
-        world.port = int(server.base_url.split(":")[2].partition("/")[0])
-        yield server
-
-
-def expand(world: PlantedTasks, folder: Path, *options: str, target: int = 30, price: float = 1.0) -> int:
-    seeds, held_out = (
-        write_tasks(folder / name, tasks)
-        for name, tasks in (("seeds.jsonl", world.seeds), ("held_out.jsonl", world.held_out))
-    )
-    with serve(world) as server:
-        model = f"{{base_url: '{server.base_url}', model: planted, prompt_price: {price}, completion_price: {price}}}"
-        return main(
-            [
-                *("data", "expand", "--seeds", str(seeds), "--held-out", str(held_out), "--target", str(target)),
-                *("--out", str(folder / "made.jsonl"), f"astune.task_reader.augment.models=[{model}]"),
-                *(f"astune.task_reader.augment.cache={folder}/replies.sqlite", *options),
-            ]
-        )
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Rows of tasks; of those that were dropped with their reason."""
-    return [{**row, **row.pop("task", {})} for _, row in read_jsonl(path)]
 
 
 @pytest.mark.parametrize("checks", ["[code]", "[agree]"])
@@ -71,6 +37,39 @@ def test_no_planted_fault_passes(tmp_path: Path, checks: str) -> None:
     assert max(Counter(row["lineage"]["seed"] for row in kept).values()) <= 8  # of 10 seeds, spread
 
 
+def test_a_rubric_drops_what_it_does_not_pass_and_the_report_says_how_far_it_agrees_with_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, rubric = PlantedTasks(seed=2, shares={"quality": 0.4}), write_rubric(tmp_path)
+    assert expand(world, tmp_path, *AGREE, f"astune.task_reader.augment.quality={rubric}", target=10) == 0
+    kept, dropped = rows_of(tmp_path / "made.jsonl"), rows_of(tmp_path / "made.dropped.jsonl")
+    assert {world.planted[row["query"]] for row in kept} == {None}
+    assert {(row["reason"], world.planted[row["query"]]) for row in dropped} == {("quality", "quality")}
+    assert kept[0]["lineage"]["checks"]["quality"] == {"rubric": load_rubric(rubric).digest, "reward": 1.0}
+    agreement = "clear_tasks agrees with people on 90% (70% to 97%) of 20 rated ones, kappa 0.8"
+    assert agreement in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "made.report.json").read_text())["quality"] == agreement
+
+
+def test_no_kind_of_tasks_takes_the_place_of_the_others(tmp_path: Path) -> None:
+    """Of five kinds three come out wrong: the other two take twice their share each, and no more."""
+    world = PlantedTasks(seed=5)
+
+    def spoil(body: Mapping[str, Any]) -> str | int:
+        reply = world(body)
+        if any(VARY[kind] in body["messages"][0]["content"] for kind in ("harder", "new", "wording")):
+            tasks = json.loads(str(reply))["tasks"]
+            reply = json.dumps({"tasks": [{**task, "answer": "no number"} for task in tasks]})
+        return reply
+
+    with ScriptedChatServer(spoil) as server:
+        model = f"astune.task_reader.augment.models=[{{base_url: '{server.base_url}', model: m}}]"
+        ended = expand(world, tmp_path, *AGREE, model, target=20)
+    rows = rows_of(tmp_path / "made.jsonl")
+    assert ended == 1 and Counter(row["lineage"]["kind"] for row in rows) == {"numbers": 8, "names": 8}
+    assert "nothing new came any more" in (tmp_path / "made.report.json").read_text()
+
+
 def test_what_cannot_be_checked_is_dropped_and_junk_costs_no_task(tmp_path: Path) -> None:
     """Solutions err and programs fail: fewer tasks come, none of them wrong."""
     world = PlantedTasks(seed=3, shares={"wrong answer": 0.3}, noise=0.25, broken=0.2)
@@ -78,9 +77,6 @@ def test_what_cannot_be_checked_is_dropped_and_junk_costs_no_task(tmp_path: Path
     kept = rows_of(tmp_path / "made.jsonl")
     assert kept and all(world.truth[row["query"]] == row["answer"] for row in kept)
     assert {row["reason"] for row in rows_of(tmp_path / "made.dropped.jsonl")} >= {"wrong answer", "no agreement"}
-
-
-AGREE = ("astune.task_reader.augment.checks=[agree]", "astune.task_reader.augment.solutions=2")
 
 
 def test_a_budget_that_ends_midway_leaves_a_marked_set_and_the_same_command_goes_on(

@@ -10,31 +10,17 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from astune.cli import main
-from astune.data.documents import _convert, _pdf_pages, read_documents
+from astune.data.documents import read_alone, read_documents
 from astune.data.prompts import NOT_IN_DOCUMENTS
 from astune.errors import TaskError
-from astune.testing import ScriptedChatServer
+from benchmarks.data_filters import SHARES_ASKED, checked, figures_of
 from tests.data.planted_documents import PlantedDocuments
-from tests.data.test_expand import rows_of
-
-SHARES = {"evidence": 0.15, "wrong answer": 0.1, "known": 0.1, "unanswerable": 0.1, "found": 0.4}
+from tests.data.runs import ask, rows_of
 
 
 def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_path: Path) -> None:
-    world = PlantedDocuments(seed=2, shares=SHARES)
-    world.write(tmp_path / "manuals")
-    with ScriptedChatServer(world) as server:
-        model = f"{{base_url: '{server.base_url}', model: planted}}"
-        ended = main(
-            [
-                *("data", "from-documents", str(tmp_path / "manuals"), "--target", "24"),
-                *("--out", str(tmp_path / "asked.jsonl"), f"astune.task_reader.augment.models=[{model}]"),
-                *(f"astune.task_reader.augment.cache={tmp_path}/replies.sqlite",),
-                *("astune.task_reader.augment.chunk_words=40", "astune.task_reader.augment.solutions=2"),
-            ]
-        )
-    assert ended == 0
+    world = PlantedDocuments(seed=2, shares=SHARES_ASKED)
+    assert ask(world, tmp_path) == 0
     kept, held_out = rows_of(tmp_path / "asked.jsonl"), rows_of(tmp_path / "asked.held_out.jsonl")
     assert len(kept) == 24 and len(held_out) == 5
     assert [row for row in [*kept, *held_out] if world.fault_of(row)] == []
@@ -47,10 +33,8 @@ def test_what_is_kept_stands_in_the_documents_and_is_not_known_without_them(tmp_
         assert (row["answer"] == NOT_IN_DOCUMENTS) == (row["lineage"]["kind"] == "absent")
     dropped = rows_of(tmp_path / "asked.dropped.jsonl") + rows_of(tmp_path / "asked.held_out.dropped.jsonl")
     assert {row["reason"] for row in dropped} >= {"evidence", "wrong answer", "known", "found"}
-    names = {"unanswerable": {"evidence", "wrong answer"}, None: {"copy", "near copy", "leak"}}
-    for row in dropped:
-        planted = world.fault_of(row)
-        assert row["reason"] in names.get(planted, {planted}) | {"copy", "near copy", "leak"}, row
+    figures = figures_of(checked([*kept, *held_out], dropped, world.fault_of), SHARES_ASKED)
+    assert set(figures.values()) == {(1.0, 1.0)}, figures
 
 
 def write_pdf(path: Path, pages: list[str], password: str | None = None) -> None:
@@ -102,14 +86,14 @@ def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path, capl
         ("d.html", "", "The **well** is deep."),
         ("e.md", "", "# Notes\n\nThe tower has 80 steps. It leans."),  # f.txt has the same text
     }
-    assert _pdf_pages(tmp_path / "all/a.pdf") == [
+    assert read_alone(tmp_path / "all/a.pdf") == [
         ("page 1", "The mill weighs 14 kg."),
         ("page 2", "It was built in 1923."),
     ]
     assert "files of other kinds are not read (1): .png" in caplog.text
-    slides = [(place, text.strip()) for place, text in _convert(tmp_path / "all/c.pptx")]
+    slides = [(place, text.strip()) for place, text in read_alone(tmp_path / "all/c.pptx")]
     assert slides == [("slide 1", "# First, 7 doors."), ("slide 2", "# Then 9 gates.")]
-    assert _convert(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
+    assert read_alone(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
 
 
 def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:

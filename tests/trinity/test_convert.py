@@ -384,7 +384,7 @@ def values(key: str) -> st.SearchStrategy[Any]:
     if key == "astune.algorithm.teacher":
         api = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.none() | st.text(max_size=3) | api
-    if key.endswith((".llm.models", ".augment.models", ".augment.policy")):
+    if key.endswith((".llm.models", ".augment.models")):
         model = st.fixed_dictionaries({"base_url": st.just("http://h/v1"), "model": st.text(max_size=3)})
         return st.lists(model, min_size=1, max_size=2)
     if key == "astune.task_judge.llm.criteria":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ The models that write and check stand in the configuration; the next is asked wh
         models: [{{base_url: https://api.openai.com/v1, model: gpt-4.1-mini, api_key_env: OPENAI_API_KEY,
                   prompt_price: 0.4, completion_price: 1.6}}]
         max_cost: 2.0"""
+GOES_ON = "\nThe same command goes on where one was stopped. Exits with 1 if fewer tasks came."
 EXPAND_EXAMPLES = f"""\
   {{program}} data expand --conf my_agent.yaml --target 200 --dry-run      how many calls, and what they cost
   {{program}} data expand --conf my_agent.yaml --target 200 --out more.jsonl
@@ -32,7 +32,7 @@ DOCUMENTS_EXAMPLES = f"""\
   {{program}} data from-documents report.pdf --conf models.yaml --target 20 astune.task_reader.augment.chunk_words=120
 
 asked.jsonl is to train on, asked.held_out.jsonl asks about documents that nothing else was made from.
-Reading PDF, Word, PowerPoint and HTML needs pip install 'astune[data]', or AgentScope's extra rag.
+Reading PDF, Word, PowerPoint and HTML needs pip install 'astune[documents]'.
 {MODELS}"""
 
 
@@ -42,38 +42,28 @@ def add_data(commands: Commands) -> None:
     expand = actions.add_parser(
         "expand",
         help="more tasks like the training tasks",
-        description=_wrap(
-            "Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent "
-            "solutions agree on it; what cannot be checked, copies, and what is close to a held-out task are dropped "
-            "and listed beside the file. The same command goes on where one was stopped. Exits with 1 if fewer came."
-        ),
+        description="Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent\n"
+        "solutions agree on it, or the agent plays and its judge says that it is right; what cannot be checked,\n"
+        "copies, and what is close to a held-out task are dropped and listed beside the file." + GOES_ON,
         examples=EXPAND_EXAMPLES,
     )
-    expand.set_defaults(execute=_execute_expand)
     expand.add_argument("--seeds", type=Path, metavar="FILE", help="the tasks to vary, in the place of the configured")
     _add_common(expand, "more_tasks.jsonl")
-
     documents = actions.add_parser(
         "from-documents",
         help="questions about documents",
-        description=_wrap(
-            "Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages put together, a number "
-            "computed from two, and what is not in them. The evidence stands in the document word for word, readers of "
-            "it agree on the answer, and who has not read it does not know; else the question is dropped and listed. "
-            "The same command goes on where one was stopped. Exits with 1 if fewer came."
-        ),
+        description="Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages together, a\n"
+        "number computed from two, and what is not in them. The evidence stands in the document word for word,\n"
+        "readers of it agree on the answer, and who has not read it does not know; else the question is\n"
+        "dropped and listed." + GOES_ON,
         examples=DOCUMENTS_EXAMPLES,
     )
-    documents.set_defaults(execute=_execute_documents)
     documents.add_argument("documents", type=Path, metavar="DOCUMENTS", help="a file, or a folder of files")
     _add_common(documents, "asked.jsonl")
 
 
-def _wrap(text: str) -> str:
-    return textwrap.fill(text, 100)
-
-
 def _add_common(command: argparse.ArgumentParser, out: str) -> None:
+    command.set_defaults(execute=_execute)
     command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration")
     command.add_argument("--target", type=int, metavar="N", help="tasks to make")
     command.add_argument("--held-out", type=Path, metavar="FILE", help="further tasks that none may be close to")
@@ -82,14 +72,7 @@ def _add_common(command: argparse.ArgumentParser, out: str) -> None:
     add_overrides(command)
 
 
-def _execute_expand(known: argparse.Namespace) -> int:
+def _execute(known: argparse.Namespace) -> int:
     from astune.cli.data.make import make
 
-    given = {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": known.seeds}
-    return make(known, given if known.seeds is not None else {})
-
-
-def _execute_documents(known: argparse.Namespace) -> int:
-    from astune.cli.data.make import make
-
-    return make(known, {"astune.task_reader.augment.from": known.documents})
+    return make(known)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from astune.api.rubric import show_stages
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
@@ -16,16 +15,20 @@ from astune.support.terminal import Console, Text, make_table
 from astune.support.visible import tell
 
 
-def make(known: argparse.Namespace, given: Mapping[str, Path | None]) -> int:
+def make(known: argparse.Namespace) -> int:
     """1 if fewer tasks came than wanted."""
-    options: dict[str, object] = {key: str(value) for key, value in given.items() if value is not None}
+    options: dict[str, object] = {}
     if known.target is not None:
         options["astune.task_reader.augment.target"] = known.target
+    if known.action == "from-documents":
+        options["astune.task_reader.augment.from"] = str(known.documents)
+    elif known.seeds is not None:
+        options |= {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": str(known.seeds)}
     loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
     with show_stages() as stages:
-        job = prepare_job(loaded, known.out, stages, known.held_out)
+        job = prepare_job(loaded, loaded.config.astune.task_reader.augment, known.out, stages, known.held_out)
         if known.dry_run:
-            tell(job.plan().say())
+            tell(job.plan())
             return DONE
         try:
             harvests = job.run()
@@ -46,6 +49,8 @@ def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
         console.print(table)
         if not harvest.complete:
             console.print(Text(f"{len(harvest.kept)} of {harvest.target}: {harvest.ended}"), style="yellow")
+    if quality := harvests[0].quality:
+        console.print(Text(quality))
     paid = harvests[-1].paid
     cost = "cost unknown" if paid.cost is None else f"cost {paid.cost:.4g}"
     console.print(f"{paid.calls:,} calls, {paid.prompt_tokens:,} + {paid.completion_tokens:,} tokens, {cost}")

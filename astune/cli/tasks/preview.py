@@ -21,6 +21,7 @@ from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import AstuneError, ConfigError, TaskError
 from astune.support.terminal import Console, Text
 from astune.support.visible import tell
+from astune.task_reader.held_out import world_of
 from astune.task_reader.huggingface import TableRows
 from astune.task_reader.table_reader import TableTasks
 from astune.task_reader.task_reader_base import SPLITS, Split
@@ -103,9 +104,9 @@ def _with_environment(task: Task, config: TaskReaderConfig) -> _Shown:
 
 
 async def _open_environment(task: Task, client: EnvServiceClient, params: dict[str, Any]) -> _Shown:
-    instance = EnvInstance(client.url, f"preview/{task.task_id}", task.env_type, task.task_id)
+    instance = EnvInstance(client.url, f"preview/{task.task_id}", task.env_type, world_of(task))
     try:
-        state = await client.create(task.env_type, task.task_id, instance.instance_id, params)
+        state = await client.create(task.env_type, world_of(task), instance.instance_id, params)
     finally:
         await client.release(instance)
     tools = tuple(tool["function"]["name"] for tool in state.info.get("tools", ()))

@@ -17,7 +17,7 @@ from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.hub import has_data_set, is_hub_id, is_reachable
 from astune.errors import AstuneError
 from astune.rollout.environment import check_environments
-from astune.task_reader.held_out import question_number
+from astune.task_reader.held_out import question_number, world_of
 from astune.task_reader.task_reader_base import Split
 from astune.task_reader.task_sets import TaskSets, forgiving, read_task_sets
 from astune.training.held_out import evaluations_of
@@ -200,7 +200,7 @@ async def _count_rooms(service: EnvServiceConfig, task: Task, wanted: int) -> in
     client = EnvServiceClient.of(service.model_copy(update={"create_timeout": 0.0, "retries": 0}))
     names = [f"doctor-{uuid.uuid4().hex}" for _ in range(wanted)]
     made = await asyncio.gather(
-        *(client.create(task.env_type, task.task_id, name, service.params) for name in names), return_exceptions=True
+        *(client.create(task.env_type, world_of(task), name, service.params) for name in names), return_exceptions=True
     )
     await asyncio.gather(*(client.release(EnvInstance(client.url, name)) for name in names), return_exceptions=True)
     causes = [one.__cause__ for one in made if isinstance(one, BaseException)]
