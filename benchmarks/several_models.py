@@ -3,7 +3,8 @@
 Two agents of an episode answer each other by turns. In one run both are one model; in the other each is a model of its
 own (`astune.models`), so that one pass of the sampler answers for two adapters, and each learns from its own turns. Two
 runs, one for each model, would play every episode twice: twice the first. Steps are taken in turn, on the same tasks,
-with answers of the same length, so that a busy machine slows all alike.
+with answers of the same length, so that a busy machine slows all alike. Each agent has a system prompt of its own; with
+`--alike` both have the same text before them, which one model computes once, and two models once each.
 
 Memory is what the tensors take that a step leaves: the base, the adapters, the optimizers.
 
@@ -41,14 +42,16 @@ async def talk(task: Task, tuner: Tuner) -> WorkflowOutput:
     talk = [{"role": "user", "content": task.query}]
     for agent in AGENTS * 2:
         client = tuner.openai_client(agent)
-        answer = await client.chat.completions.create(model="m", messages=talk)
+        role = {"role": "system", "content": task.metadata["role"] or f"You are the {agent}."}
+        answer = await client.chat.completions.create(model="m", messages=[role, *talk])
         said = answer.choices[0].message.content or ""
         talk += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
     return WorkflowOutput(reward=float(sum(map(len, (turn["content"] for turn in talk))) % 7))
 
 
 def write_job(folder: Path, models: Mapping[str, Any], given: argparse.Namespace) -> Path:
-    (folder / "tasks.jsonl").write_text("".join(json.dumps({"query": f"{n} + {n}?"}) + "\n" for n in range(64)))
+    rows = [{"query": f"{n} + {n}?", "role": given.alike} for n in range(64)]
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     agents = dict.fromkeys(AGENTS, next(iter(models))) if len(models) == 1 else {name: name for name in AGENTS}
     config = {
         "runs_dir": str(folder / "runs"),
@@ -94,6 +97,7 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=32, help="most tokens of an answer")
+    parser.add_argument("--alike", action="store_const", const="You trade.", help="both agents read the same text")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
         runs = []

@@ -179,6 +179,8 @@ def _check_models(stack: _Stack, config: Config, rules: Rules) -> None:
         key = f"astune.models.{name}"
         for problem in own_key_problems(name, model):
             stack.problem(*problem)
+        if model.past_of is not None:
+            continue  # it has nothing of its own that could be wrong
         try:
             laid_over = config.model_copy(update={"astune": config_of(config.astune, name)})
         except ValidationError as error:

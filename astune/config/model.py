@@ -221,6 +221,21 @@ class NamedModelConfig(Section):
         default_factory=dict, description="keys of astune.algorithm that are other than there"
     )
 
+    past_of: str | None = Field(
+        None,
+        description="name of the model whose earlier versions it is: one is drawn for all attempts at a task, and none "
+        "is trained; evaluations are against the first",
+    )
+    size: int = Field(10, ge=2, description="with past_of, versions that are kept: the first, and the newest")
+    every: PositiveInt = Field(5, description="with past_of, versions of that model from one that is kept to the next")
+    draw: Literal["uniform", "by_win_rate"] = Field(
+        "uniform", description="with past_of, by_win_rate: the more often one wins, the more often it is met"
+    )
+
+    @property
+    def learns(self) -> bool:
+        return not self.frozen and self.past_of is None
+
     @model_validator(mode="before")
     @classmethod
     def _shares_the_base(cls, value: Any) -> Any:

@@ -12,7 +12,8 @@ from astune.errors import WorkflowError, nearest
 @dataclass(frozen=True)
 class AgentModels:
     """`trained` has the models by name, True for those that are trained; `agents` the models by patterns of agents'
-    names, as `{"wolf_*": "wolf"}`. Both are empty where there is one model, which has no name.
+    names, as `{"wolf_*": "wolf"}`. Both are empty where there is one model, which has no name. `drawn` has the names
+    under which the policy answers for models of which it has several versions, if not under their own.
 
     >>> AgentModels({"wolf": True, "villager": False}, {"wolf_*": "wolf"}).choose("wolf_1")
     'wolf'
@@ -20,6 +21,7 @@ class AgentModels:
 
     trained: Mapping[str, bool] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str | None, ...]:
@@ -35,7 +37,7 @@ class AgentModels:
 
     def choose(self, agent: str, policy: str | None = None) -> str | None:
         """Choose the model of an agent: the one that its workflow names, else that of the pattern which its name
-        matches. Raises WorkflowError for a model that there is not, and where not exactly one is said."""
+        matches. Raises WorkflowError for a model that there is not, and where none is said."""
         listed = f"astune.models has: {', '.join(self.trained) or 'none'}"
         if policy is not None:
             if policy not in self.trained:
@@ -45,11 +47,10 @@ class AgentModels:
             return policy
         if not self.trained:
             return None
-        matching = {pattern: name for pattern, name in self.agents.items() if fnmatchcase(agent, pattern)}
-        if len({*matching.values()}) != 1:
-            what = "no pattern matches it" if not matching else f"{' and '.join(map(repr, matching))} both match it"
-            raise WorkflowError(
-                f"agent {agent!r} has no model: {what} in astune.rollout.agents, and the workflow names none, as "
-                f"tuner.model({agent!r}, policy={next(iter(self.trained))!r}) would. {listed}"
-            )
-        return next(iter(matching.values()))
+        for pattern, name in self.agents.items():
+            if fnmatchcase(agent, pattern):
+                return name  # another that matches is for the same model: `astune.config.rules`
+        raise WorkflowError(
+            f"agent {agent!r} has no model: no pattern of astune.rollout.agents matches it, and the workflow names "
+            f"none, as tuner.model({agent!r}, policy={next(iter(self.trained))!r}) would. {listed}"
+        )

@@ -350,7 +350,7 @@ class ContextTracker:
                 temperature=default.temperature if request.temperature is None else request.temperature,
                 top_p=default.top_p if request.top_p is None else request.top_p,
                 stop=request.stop,
-                model=call.model,
+                model=self._models.drawn.get(call.model, call.model),
                 seed=int.from_bytes(digest, "big") >> 1,  # below 2**63, the same on every machine
             )
         except ValueError as error:

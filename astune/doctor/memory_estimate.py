@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes
 from astune.backbone.vllm.settings import BESIDE_TRAINER
 from astune.config.rules.method import rules_of
-from astune.config.rules.models import config_of, configs_of_trained
+from astune.config.rules.models import config_of, configs_of_trained, places_of
 from astune.config.schema import AstuneConfig
 from astune.support.machine_memory import show_count
 
@@ -145,7 +145,8 @@ def _training_of_several(size: ModelSize, config: AstuneConfig, extent: Extent) 
     of their updates takes, as they come one after the other."""
     owns = {name: config_of(config, name) for name in config.models}
     numbers = {
-        name: adapter_numbers(size, own.model.lora.rank or 0, own.model.lora.targets) for name, own in owns.items()
+        name: len(places_of(config)[name]) * adapter_numbers(size, own.model.lora.rank or 0, own.model.lora.targets)
+        for name, own in owns.items()
     }
     updates, optimizers = [], 0.0
     for name in configs_of_trained(config):

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -60,12 +60,19 @@ Stage = Literal["workflow", "policy", "environment"]
 
 
 async def run_episode(
-    task: Task, setup: RolloutSetup, *, episode_id: str, seed: int, sampling: Sampling, judged: bool = True
+    task: Task,
+    setup: RolloutSetup,
+    *,
+    episode_id: str,
+    seed: int,
+    sampling: Sampling,
+    judged: bool = True,
+    drawn: Mapping[str, str] | None = None,
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
     started = time.monotonic()
-    attempt = Attempt(task, episode_id, seed, sampling)
+    attempt = Attempt(task, episode_id, seed, sampling, drawn or {})
     late = None if setup.quorum is None else setup.quorum.late
     if late is not None and late.is_set():
         episode = Episode(episode_id, task, (), (), StopReason.LATE, metrics=turn_metrics(()))
@@ -106,7 +113,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             auxiliary_models=setup.auxiliary_models,
             allow_inexact=setup.config.allow_inexact,
             wrap=setup.observer.source,
-            models=setup.models,
+            models=replace(setup.models, drawn=attempt.drawn),
         )
         length = setup.policy.context_length
         ends = setup.tools.config.on_failure.causes("end")

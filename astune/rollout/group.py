@@ -71,6 +71,7 @@ async def run_group(
     episode before has ended, so there may be more than `n`: the debugger branches off what it has seen.
     """
     group_judge = setup.group_judge(task, n)
+    drawn = setup.draw_versions(episode_seed(seed, f"{label}/{task.task_id}"))  # all attempts meet the same opponents
 
     async def attempt(name: str) -> Episode:
         async with limit or contextlib.nullcontext():
@@ -81,6 +82,7 @@ async def run_group(
                 seed=episode_seed(seed, name),
                 sampling=sampling,
                 judged=group_judge is None,
+                drawn=drawn,
             )
         if on_episode is not None and group_judge is None:
             on_episode(episode)

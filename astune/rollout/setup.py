@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -61,6 +61,8 @@ class Attempt:
     episode_id: str
     seed: int
     sampling: Sampling
+    drawn: Mapping[str, str] = field(default_factory=dict)
+    """The versions of models that it meets: `AgentModels.drawn`."""
 
 
 class Player(Protocol):
@@ -113,6 +115,10 @@ async def late_before(late: asyncio.Event | None, ended: asyncio.Future[Any]) ->
     return not ended.done()
 
 
+def draw_none(seed: int) -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True)
 class RolloutSetup:
     """The parts of a rollout. `judge=None` means that every workflow returns its reward itself."""
@@ -129,6 +135,8 @@ class RolloutSetup:
     """The models that agents may run on beside the policy, by name."""
     models: AgentModels = field(default_factory=AgentModels)
     """The models that the policy has, where these are several, and which agents run on which."""
+    draw_versions: Callable[[int], Mapping[str, str]] = draw_none
+    """Draws by a seed the versions of models that attempts meet: `AgentModels.drawn`."""
     observer: Observer = field(default_factory=Observer)
     task_judges: TaskJudges | None = None
     """The judges that tasks name themselves."""

@@ -34,8 +34,8 @@ def save(run: TrainingRun) -> None:
         return
     sync_logs(run)  # first: a checkpoint without the records of its step could not be gone on from
     with run.run_dir.save_checkpoint(run.step) as folder:
-        for pupil in run.pupils.values():
-            pupil.save(folder)
+        for part in run.parts:
+            part.save(folder)
     prune(run)
     run.saved = time.monotonic()
 
@@ -90,8 +90,8 @@ def go_back(run: TrainingRun) -> None:
     checkpoint = run.run_dir.take_checkpoint(run.progress.note)
     run.step = step_of(checkpoint)
     if run.step > run.schedule.first:  # else the model was loaded from it, and what is beside it is another stage's
-        for pupil in run.pupils.values():
-            pupil.load(checkpoint)
+        for part in run.parts:
+            part.load(checkpoint)
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = find_evaluated(run.step, logged)

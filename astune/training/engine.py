@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import TrainingError
+from astune.rollout.past_versions import VersionPlaces
 from astune.rollout.rounds import Rounds
 from astune.rollout.setup import Player
 from astune.types import Policy, Sample, Update
@@ -107,6 +108,8 @@ class Engine:
     models: Mapping[str, Learner] = field(default_factory=dict)
     """With `astune.models`, the learner of each that is trained. `policy` answers for all (`Sampling.model`), and
     `learner` is the first of them."""
+    places: Mapping[str, VersionPlaces] = field(default_factory=dict)
+    """Room for the versions of those that are earlier versions of another."""
 
     @property
     def learners(self) -> Mapping[str, Learner]:

@@ -34,6 +34,7 @@ from astune.training.run import (
     Pupil,
     TrainingRun,
     figures_of_receipts,
+    finish_past,
     name_figures,
     play_groups,
     publish_all,
@@ -53,6 +54,7 @@ async def train(run: TrainingRun) -> None:
         while True:
             keep_best(run, await evaluate(run))
             if run.step >= run.total_steps:
+                warn_of_idle_models(run, "in the whole run")
                 return
             await asyncio.sleep(0)  # a run that was told to stop does so here, though a step may wait for nothing
             await train_step(run)
@@ -74,11 +76,13 @@ class Lesson:
 @dataclass(frozen=True)
 class Lessons:
     """What the models of a run learn from in a step, by their names. `account` gives the figures of what was trained,
-    once it is known which samples of each were lost and why; `metrics` are those of how they came to be."""
+    once it is known which samples of each were lost and why; `metrics` are those of how they came to be. `groups` were
+    played for it."""
 
     of: dict[str, Lesson]
     metrics: dict[str, float]
     account: Callable[[Mapping[str, Lost]], dict[str, float]]
+    groups: Sequence[Group] = ()
 
 
 async def train_step(run: TrainingRun) -> None:
@@ -97,7 +101,7 @@ async def train_step(run: TrainingRun) -> None:
         versions = await publish_all(run.pupils)
     finished = time.perf_counter()
 
-    metrics = lessons.metrics | lessons.account(lost) | learned | versions
+    metrics = lessons.metrics | lessons.account(lost) | learned | versions | finish_past(run, lessons.groups)
     if run.stage is not None:
         metrics["stage"] = float(run.stage.number)
     metrics["time/train"] = finished - started - metrics["time/rollout"]
@@ -123,8 +127,9 @@ async def play(run: TrainingRun) -> Lessons:
     seconds = time.perf_counter() - started
 
     run.progress.phase_started("train", 0)
+    run.heard |= {(turn.agent, turn.model) for group in groups for each in group.episodes for turn in each.turns}
     if run.step == run.schedule.first:
-        warn_of_idle_models(run, groups)
+        warn_of_idle_models(run, "in the first step")
     metrics = rollout_metrics(groups) | played
     lessons: dict[str, Lesson] = {}
     accounts: dict[str, Callable[[Lost], Receipt]] = {}
@@ -144,13 +149,13 @@ async def play(run: TrainingRun) -> Lessons:
     metrics["time/rollout"] = seconds
     metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / seconds
     versions = {name: pupil.learner.policy_version for name, pupil in run.pupils.items()}
-    untrained = receipt_of_untrained(groups, [name for name, model in run.config.models.items() if model.frozen])
+    untrained = receipt_of_untrained(groups, [name for name, model in run.config.models.items() if not model.learns])
 
     def account(lost: Mapping[str, Lost]) -> dict[str, float]:
         receipts = {name: of(lost[name]) for name, of in accounts.items()}
         return figures_of_receipts(receipts, versions, untrained)
 
-    return Lessons(lessons, metrics, account)
+    return Lessons(lessons, metrics, account, groups)
 
 
 def take_examples(run: TrainingRun, schedule: ExampleSchedule) -> Lessons:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +29,8 @@ from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir
 from astune.rollout.group import Limit, OnEpisode, run_groups
 from astune.rollout.own_turns import list_own
-from astune.rollout.setup import Quorum, RolloutSetup
+from astune.rollout.past_versions import PastVersions
+from astune.rollout.setup import Quorum, RolloutSetup, draw_none
 from astune.training.engine import Engine, Learner, wait_forever
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import sampling_for
@@ -145,7 +147,8 @@ def figures_of_receipts(
 class TrainingRun:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
-    `pupils` are the models that learn, by name: one without a name, or those of `astune.models`. `evaluated` are the
+    `pupils` are the models that learn, by name: one without a name, or those of `astune.models`; `past` are the earlier
+    versions of them that attempts meet. `evaluated` are the
     names of the evaluations at `step` that are written. `best` is the step that was best by `astune.trainer.keep_best`,
     `best_is_known` whether an evaluation had that figure. `saved` is the time of the last checkpoint.
     """
@@ -160,6 +163,7 @@ class TrainingRun:
     setup: RolloutSetup | None
     """None where no episodes are played: examples are learned, and no held-out tasks are configured."""
     pupils: Mapping[str, Pupil]
+    past: Sequence[PastVersions]
     schedule: TaskSchedule | ExampleSchedule
     evaluations: Sequence[Evaluation]
     held_out_examples: Sequence[Sample] = ()
@@ -171,9 +175,16 @@ class TrainingRun:
     """Plays the steps to come while the model is trained; None: they take turns."""
     step: int = 0
     evaluated: set[str] = field(default_factory=set)
+    heard: set[tuple[str, str]] = field(default_factory=set)
+    """The agents that had a turn since the run began or went on, each with its model."""
     best: Best | None = None
     best_is_known: bool = False
     saved: float = field(default_factory=time.monotonic)
+
+    @property
+    def parts(self) -> Sequence[Pupil | PastVersions]:
+        """The parts that a checkpoint has of the run."""
+        return [*self.pupils.values(), *self.past]
 
     @property
     def only(self) -> Pupil:
@@ -215,7 +226,12 @@ async def roll_out(
         return await run_groups(
             tasks,
             repeat,
-            replace(run.setup, judges_alone=step is None, quorum=quorum),
+            replace(
+                run.setup,
+                judges_alone=step is None,
+                quorum=quorum,
+                draw_versions=draw_none if step is None else partial(draw_versions, run.past),
+            ),
             seed=run.config.seed,
             sampling=sampling,
             max_concurrent=run.config.rollout.max_concurrent,
@@ -223,6 +239,21 @@ async def roll_out(
             on_episode=on_episode,
             limit=limit,
         )
+
+
+def draw_versions(past: Sequence[PastVersions], seed: int) -> dict[str, str]:
+    """Draw a version of each of the models that are earlier versions of another."""
+    return {each.name: each.draw(seed) for each in past}
+
+
+def finish_past(run: TrainingRun, groups: Sequence[Group]) -> dict[str, float]:
+    """Count who won against earlier versions, and keep new ones. Returns the figures of each under its name."""
+    figures: dict[str, float] = {}
+    for past in run.past:
+        of = run.config.models[past.name].past_of or ""
+        version = run.pupils[of].learner.policy_version
+        figures |= name_figures(past.name, past.finish_step(groups, [*run.pupils], version))
+    return figures
 
 
 def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> None:
@@ -233,15 +264,14 @@ def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> 
     run.metrics.show(step, phase, [group.episodes[0] for group in groups if group.episodes])
 
 
-def warn_of_idle_models(run: TrainingRun, groups: Sequence[Group]) -> None:
-    """Warn of models that nobody asked in these groups, and of patterns of `astune.rollout.agents` without an agent."""
-    turns = [turn for group in groups for episode in group.episodes for turn in episode.turns]
-    agents = sorted({turn.agent for turn in turns})
-    idle = [f"no agent runs on {name!r}" for name in run.config.models if all(turn.model != name for turn in turns)]
+def warn_of_idle_models(run: TrainingRun, when: str) -> None:
+    """Warn of models that nobody has asked, and of patterns of `astune.rollout.agents` without an agent."""
+    agents, asked = ({pair[place] for pair in run.heard} for place in (0, 1))
+    idle = [f"no agent runs on {name!r}" for name in run.config.models if name not in asked]
     patterns = run.config.rollout.agents
     idle += [f"no agent matches {pattern!r}" for pattern in patterns if not fnmatch.filter(agents, pattern)]
-    if idle:
-        run.progress.warn(f"astune.rollout.agents: {'; '.join(idle)}. There are: {', '.join(agents) or 'none'}")
+    if idle and agents:
+        run.progress.warn(f"astune.rollout.agents: {when} {'; '.join(idle)}. There are: {', '.join(sorted(agents))}")
 
 
 async def play_groups(run: TrainingRun, step: int) -> tuple[list[Group], dict[str, float]]:

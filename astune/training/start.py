@@ -18,6 +18,7 @@ from astune.monitor.progress import Learning, Progress
 from astune.monitor.run_dir import RunDir, at_run_clock
 from astune.monitor.summary import report_of
 from astune.monitor.trackers import load_trackers, open_trackers
+from astune.rollout.past_versions import PastVersions
 from astune.support.concurrency import run_and_leave
 from astune.training.ahead import RolloutsAhead, put_gate
 from astune.training.checkpoints import find_evaluated, go_back, step_of
@@ -187,6 +188,7 @@ def assemble(
         watch=LoopWatch(progress.warn),
         setup=setup,
         pupils=pupils,
+        past=[PastVersions(name, config.models[name], places) for name, places in engine.places.items()],
         schedule=inputs.schedule,
         evaluations=inputs.evaluations,
         held_out_examples=inputs.held_out_examples,

@@ -38,7 +38,7 @@ SMALL_CHARTS = (
 """Metrics that a page shows as small pictures, where they were logged."""
 
 _OWN = ("agent_reward/", "workflow/")
-_OF_MODELS = ("loss", "grad_norm", "entropy", "kl/sampler", "tokens/trained")
+_OF_MODELS = ("loss", "grad_norm", "entropy", "kl/sampler", "tokens/trained", "won")
 
 
 def small_charts(names: Collection[str]) -> list[str]:

@@ -3,21 +3,32 @@ its episodes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure
-from astune.selection.rows import cost_rows, model_rows, outcome_lines
+from astune.selection.rows import Rows, cost_rows, model_rows, outcome_lines
 from astune.selection.select import Selection
 from astune.training.standalone import Played
 from astune.viewer.page import content_policy, read_parts, render, write_view
 from astune.viewer.run_index import IndexedEpisode, index_run
 
 PAGE = "models.html"
+LEAGUE = "league.html"
+TESTED = (
+    "p: paired permutation test over tasks against the best, corrected for all pairs (Holm). Cost and tokens are those "
+    "of all calls for each attempt that was solved."
+)
+RATED = (
+    "Ratings are of Bradley and Terry's model, with one draw of each against a player of rating 0; intervals are "
+    "bootstrapped over tasks. The episodes of each pair are in the folders beside this page."
+)
 VIEW = "view.html"
 
 
@@ -45,12 +56,11 @@ def write_models_page(found: Selection) -> Path:
     played = list(found.contest.played.values())
     path = played[0].folder.parent / PAGE
     episodes = {one.about.candidate.name: _episodes(one, found.evaluation) for one in played}
-    style = read_parts("css", ("base", "story"))
     lines = outcome_lines(found)
-    page = render(
-        "models_report.html.j2",
-        policy=content_policy(styles=[style]),
-        style=Markup(style),
+    return _write(
+        path,
+        title="which model?",
+        note=TESTED,
         headline=lines[-1],
         lines=lines[:-1],
         tables=[model_rows(found), cost_rows(found)],
@@ -58,8 +68,20 @@ def write_models_page(found: Selection) -> Path:
         rows=_rows_that_differ(found, episodes, path.parent),
         tasks=max(len(each) for each in episodes.values()),
     )
+
+
+def _write(path: Path, **told: Any) -> Path:
+    style = read_parts("css", ("base", "story"))
+    rest: dict[str, Any] = {"headline": "", "lines": (), "rows": (), "tasks": 0}
+    rest |= told
+    page = render("models_report.html.j2", policy=content_policy(styles=[style]), style=Markup(style), **rest)
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
     return path
+
+
+def write_league_page(folder: Path, names: Sequence[str], tables: Sequence[Rows]) -> Path:
+    """Write the page of a league's tables into the folder, and return its path."""
+    return _write(folder / LEAGUE, title="versions against versions", note=RATED, tables=tables, names=names)
 
 
 def _episodes(played: Played, evaluation: str) -> dict[str, list[IndexedEpisode]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.algorithm import ADVANTAGES, Advantage, Weighting, load_estimator, to_samples
@@ -12,6 +12,7 @@ from astune.algorithm.advantage import dr_grpo
 from astune.algorithm.credit import credit_groups
 from astune.algorithm.receipt import NO_SIGNAL, why_unjudged
 from astune.config.schema import AlgorithmConfig, AstuneConfig
+from astune.rollout.own_turns import take_own
 from astune.types import Episode, Group
 
 STAND_IN = {
@@ -44,7 +45,7 @@ class Estimator:
         if any(config.get(f"astune.algorithm.{key}") for key in RULES):
             name += ", of rewards before the rules over groups"
         if any(key.startswith("astune.models.") for key in config):
-            name += ", as if all models were one"
+            name += ", of each model by itself, by the algorithm of all"
         step_norm = bool(config.get("astune.algorithm.step_norm", False))
         return cls(
             name,
@@ -72,7 +73,35 @@ class Credited:
 
 
 def credit_step(episodes: Sequence[Episode], estimator: Estimator) -> list[Credited]:
-    """One for each episode of a step, in order. Attempts at the same task are a group."""
+    """One for each episode of a step, in order. Attempts at the same task are a group. Of several models each is
+    compared with itself; what stands for the whole episode is of one that learns from it, if any does."""
+    models = sorted({turn.model for episode in episodes for turn in episode.turns})
+    if len(models) < 2:
+        return _credit_model(episodes, estimator)
+    parts: list[dict[str, Credited]] = [{} for _ in episodes]
+    for model in models:
+        own = [(place, take_own(episode, model)) for place, episode in enumerate(episodes)]
+        own = [(place, episode) for place, episode in own if episode.turns]
+        credited = _credit_model([episode for _, episode in own], estimator)
+        for (place, _), credit in zip(own, credited, strict=True):
+            parts[place][model] = credit
+    return [_join(episode, part, estimator) for episode, part in zip(episodes, parts, strict=True)]
+
+
+def _join(episode: Episode, parts: Mapping[str, Credited], estimator: Estimator) -> Credited:
+    """Put the timelines of all models in the order of the episode, in which each model's are as among its own."""
+    told = [credit for credit in parts.values() if credit.advantages is not None]
+    if not told:
+        return _credit_model([episode], estimator)[0]
+    first = next(
+        (credit for credit in told if credit.left_out is None and any(map(any, credit.weights or ()))), told[0]
+    )
+    rows = {model: zip(credit.advantages or (), credit.weights or (), strict=True) for model, credit in parts.items()}
+    joined = [next(rows[episode.turns[line.spans[0].turn].model]) for line in episode.timelines]
+    return replace(first, advantages=[row for row, _ in joined], weights=[row for _, row in joined])
+
+
+def _credit_model(episodes: Sequence[Episode], estimator: Estimator) -> list[Credited]:
     groups: dict[str, list[Episode]] = {}
     for episode in episodes:
         groups.setdefault(episode.task.task_id, []).append(episode)

@@ -66,7 +66,7 @@ def test_a_group_compares_the_attempts_in_which_a_model_spoke_and_may_teach_one_
 
 
 def test_an_agent_runs_on_the_model_that_is_named_and_an_error_names_the_nearest() -> None:
-    models = AgentModels({"wolf": True, "villager": False}, {"wolf*": "wolf", "*_1": "villager", "vil*": "villager"})
+    models = AgentModels({"wolf": True, "villager": False}, {"wolf*": "wolf", "*n": "villager", "vil*": "villager"})
     assert (models.choose("wolf_2"), models.choose("villager_1"), models.choose("x", "wolf")) == (
         "wolf",
         "villager",
@@ -79,8 +79,7 @@ def test_an_agent_runs_on_the_model_that_is_named_and_an_error_names_the_nearest
             "wolff",
             r"policy='wolff': there is no such model. Did you mean 'wolf'\? astune.models has: wolf, villager",
         ),
-        ("seer", None, r"agent 'seer' has no model: no pattern matches it in astune.rollout.agents"),
-        ("wolf_1", None, r"agent 'wolf_1' has no model: 'wolf\*' and '\*_1' both match it"),
+        ("seer", None, r"agent 'seer' has no model: no pattern of astune.rollout.agents matches it"),
     ):
         with pytest.raises(WorkflowError, match=said):
             models.choose(agent, policy)

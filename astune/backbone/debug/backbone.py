@@ -25,6 +25,7 @@ from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import Screen
 from astune.config.clock import with_clock
 from astune.config.load import LoadedConfig
+from astune.config.rules.models import configs_of_trained
 from astune.config.schema import AstuneConfig, Config
 from astune.errors import ConfigError, CtrlC, SetupError
 from astune.monitor import EpisodeLog, RunDir
@@ -91,12 +92,12 @@ class DebugBackbone(Backbone):
 
     def _run(self, loaded: LoadedConfig, config: AstuneConfig) -> RunReport:
         terminal = self._terminal or Terminal(self._screen.console, _read_commands(config))
-        advantage = method_of(config.algorithm).estimator()
+        advantages = {name: method_of(own.algorithm).estimator() for name, own in configs_of_trained(config).items()}
         groups = plan_attempts(config)
         model = self._model or choose_model(config, terminal)
         setup = rollout_setup(config, model.policy, model.chat_format)
         show_update = make_update_view(config, model, self._screen.console) if config.debug.with_update else None
-        run = DebugRun(config, setup, model, self._screen, terminal, advantage, show_update)
+        run = DebugRun(config, setup, model, self._screen, terminal, advantages, show_update)
         settings = _name_debug(loaded.config)
         with contextlib.ExitStack() as stack:
             store = open_run_store(config, stack)

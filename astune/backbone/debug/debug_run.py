@@ -6,7 +6,7 @@ import asyncio
 import bdb
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from astune.algorithm import BatchRules, StepEstimator, check_episode, check_step, to_samples
@@ -19,6 +19,7 @@ from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Terminal
 from astune.backbone.debug.views.screen import Screen, shorten_path
 from astune.backbone.debug.views.update import show_update
+from astune.config.rules.models import configs_of_trained
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from astune.monitor import EpisodeLog
@@ -27,6 +28,7 @@ from astune.monitor.tool_failures import ToolFailures
 from astune.recordings.recording import Recording
 from astune.recordings.replay import PATIENCE, EpisodeReplay, replay_difference
 from astune.rollout.group import run_group
+from astune.rollout.own_turns import list_own
 from astune.rollout.setup import RolloutSetup
 from astune.support.terminal import Console
 from astune.training.rollout_setup import sampling_for, weighting_for
@@ -45,7 +47,8 @@ class DebugRun:
     model: DebugModel
     screen: Screen
     terminal: Terminal
-    advantage: StepEstimator
+    advantages: Mapping[str, StepEstimator]
+    """The estimator of each model that would be trained, by its name."""
     show_update: ShowUpdate | None
     episodes: list[Episode] = field(default_factory=list)
     tools: ToolFailures = field(default_factory=ToolFailures)
@@ -73,18 +76,18 @@ class DebugRun:
             with watch:
                 group = await self._play_group(attempts)
             self._warn(self.tools.end_phase())
-            ruled = BatchRules.of(self.config, self.setup.policy.context_length)([group])
-            weighting = weighting_for(self.config)
-            samples, receipt = to_samples(ruled.groups, self.advantage, weighting, ruled.left_out)
-            check_step([group], samples, receipt)
-            if self.config.models:
-                self.screen.note(
-                    "advantages are shown as if all of astune.models were one; a run compares each by itself"
-                )
-            if len(group.episodes) > 1:
-                self.screen.group_done(group, samples)
-            if self.show_update is not None:
-                await self.show_update(samples, group)
+            for name, own in configs_of_trained(self.config).items():
+                await self._show_lesson(name, own, list_own([group], name))
+
+    async def _show_lesson(self, name: str, config: AstuneConfig, groups: list[Group]) -> None:
+        """Show what the model would learn from a group, its own part of it."""
+        ruled = BatchRules.of(config, self.setup.policy.context_length)(groups)
+        samples, receipt = to_samples(ruled.groups, self.advantages[name], weighting_for(config), ruled.left_out)
+        check_step(groups, samples, receipt)
+        if len(groups[0].episodes) > 1:
+            self.screen.group_done(groups[0], samples, name)
+        if self.show_update is not None:
+            await self.show_update(samples, groups[0])
 
     def _warn(self, warnings: Iterable[str]) -> None:
         for warning in warnings:

@@ -13,7 +13,7 @@ import torch
 from astune.backbone.base import Backbone
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
-from astune.backbone.local.sampling.adapter_sampler import AdapterSampler
+from astune.backbone.local.sampling.adapter_sampler import AdapterPlaces, AdapterSampler
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.lora.settings import SOLE
 from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
@@ -23,7 +23,7 @@ from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer, chec
 from astune.backbone.vllm.settings import NAME, Served, make_served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
 from astune.config.load import LoadedConfig
-from astune.config.rules.models import config_of, configs_of_trained
+from astune.config.rules.models import config_of, configs_of_trained, places_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.model_dir import load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -55,7 +55,13 @@ def load_engine(config: AstuneConfig) -> Engine:
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     if config.models:
         learners = load_learners(config, loaded, sampler)
-        return Engine(sampler, next(iter(learners.values())), chat_format, rounds, models=learners)
+        places = {
+            name: AdapterPlaces(loaded, sampler, model.past_of, places_of(config)[name])
+            for name, model in config.models.items()
+            if model.past_of is not None
+        }
+        first = next(iter(learners.values()))
+        return Engine(sampler, first, chat_format, rounds, models=learners, places=places)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
     return Engine(sampler, learner, chat_format, rounds, beside)
 
@@ -63,7 +69,7 @@ def load_engine(config: AstuneConfig) -> Engine:
 def load_learners(config: AstuneConfig, loaded: LoadedModel, sampler: Sampler) -> dict[str, LocalLearner]:
     """Make a learner for each of `astune.models` that is trained; a frozen one has none. Each learns its own adapter,
     and publishes to its own part of the sampler."""
-    frozen = [name for name, model in config.models.items() if model.frozen]
+    frozen = [place for name, places in places_of(config).items() if not config.models[name].learns for place in places]
     learners = {}
     for name, own in configs_of_trained(config).items():
         adapter = loaded.of(name)
@@ -78,11 +84,14 @@ def load_policy(
     """Load the model of `astune.model`, with the adapters of `astune.models`, a sampler over it, or `beside` it, over a
     copy, and its chat format, if that is not there."""
     torch.manual_seed(config.seed)
-    shapes = {name: config_of(config, name).model.lora for name in config.models}
+    shapes = {
+        place: config_of(config, name).model.lora for name, places in places_of(config).items() for place in places
+    }
     loaded = load_model(config.model, shapes or (SOLE,))
     for name, model in config.models.items():
-        if model.start_from is not None:
-            loaded.of(name).begin_adapter(Path(model.start_from))
+        start = model.start_from or (config.models[model.past_of].start_from if model.past_of else None)
+        if start is not None:
+            loaded.of(name).begin_adapter(Path(start))
     if beside:
         loaded = loaded.with_copy()
     chat_format = chat_format or load_chat_format(config.model, loaded.directory)

@@ -23,6 +23,7 @@ EXAMPLES = """\
   {program} eval --conf my_agent.yaml --checkpoint Qwen/Qwen3-0.6B models/mine
   {program} eval --conf my_agent.yaml --models small large runs/p/n    which one?
   {program} eval --conf my_agent.yaml --models small large --pick "cheapest within 3 points" --stop-early 0
+  {program} eval --conf game.yaml --league none runs/p/n@40 runs/p/n@80    versions of two models against each other
   {program} eval --compare runs/p/n-eval/base runs/p/n-eval/n_step_000040
 
 Stopped with Ctrl-C it has lost nothing: the same command goes on."""
@@ -55,6 +56,12 @@ def add_eval(commands: Commands) -> None:
     chosen.add_argument(
         "--compare", nargs=2, type=Path, metavar=("A", "B"), help="folders that earlier evaluations were written into"
     )
+    chosen.add_argument(
+        "--league",
+        nargs="+",
+        metavar="C",
+        help="two or more checkpoints of a run with two models: each version of one plays against each of the other",
+    )
     command.add_argument(
         "--pick",
         metavar="RULE",
@@ -78,15 +85,20 @@ def add_eval(commands: Commands) -> None:
 
 def _execute(known: argparse.Namespace) -> int:
     from astune.api.evaluate import Playing
-    from astune.cli.eval.evaluate import Shown, compare_folders, evaluate
+    from astune.cli.eval.evaluate import Shown, compare_folders, evaluate, play_league
 
     figures, overrides = part_overrides(known.figures, known.overrides)
     shown = Shown(figures, known.judge_pairs, known.json)
     if known.compare is not None:
         unused = [name for name in UNUSED if getattr(known, name.replace("-", "_")) is not None]
         return compare_folders(known.compare, shown, [*unused, *overrides])
-    models, overrides = part_overrides(known.checkpoints or known.models, overrides)
+    models, overrides = part_overrides(known.checkpoints or known.models or known.league, overrides)
     playing = Playing(known.limit, known.out, known.backbone, known.engine)
+    if known.league is not None:
+        unused = [
+            name for name in ("pick", "stop-early", "figures", "judge-pairs") if getattr(known, name.replace("-", "_"))
+        ]
+        return play_league(known.conf, overrides, models, playing, unused, as_json=known.json)
     if known.models is not None:
         shown = shown._replace(pick="best" if known.pick is None else known.pick)
     elif wrong := [name for name in ("pick", "stop-early") if getattr(known, name.replace("-", "_")) is not None]:

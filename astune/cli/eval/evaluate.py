@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from astune.api.eval_tables import as_json, choose_figures, overview_table
 from astune.api.evaluate import EvaluatedModels, Playing, compare_played, evaluate_loaded
+from astune.api.league import league_loaded
 from astune.api.select_model import SelectedModel, select_loaded
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.config.evaluation import check_figures
@@ -19,6 +20,8 @@ from astune.support.terminal import Console
 from astune.support.visible import tell
 from astune.training.standalone import read_played
 from astune.viewer import write_report
+
+STOPPED = "interrupted; every episode that ended is kept, and the same command goes on"
 
 
 class Shown(NamedTuple):
@@ -55,9 +58,37 @@ def evaluate(
             return _report_models(select_loaded(loaded, models, shown.pick, stop_early, option, playing), shown)
         found = evaluate_loaded(loaded, models, option, playing, shown.figures, judge_pairs=shown.judge_pairs)
     except KeyboardInterrupt:
-        tell("interrupted; every episode that ended is kept, and the same command goes on")
+        tell(STOPPED)
         return INTERRUPTED
     return _report(found, shown)
+
+
+def play_league(
+    conf: Path | None,
+    overrides: Sequence[str],
+    models: Sequence[str],
+    playing: Playing,
+    unused: Sequence[str],
+    *,
+    as_json: bool,
+) -> int:
+    """Plays versions of two models against each other. `unused` are options that it has no use for. Returns 1 where
+    nothing could be judged."""
+    if conf is None:
+        raise ConfigError("--league: name the configuration too, as --conf my_agent.yaml")
+    if unused:
+        raise ConfigError(f"--league: it has no use for {', '.join(f'--{name}' for name in unused)}; take that out")
+    try:
+        found = league_loaded(load_config(conf, overrides, backbone=playing.backbone), models, playing)
+    except KeyboardInterrupt:
+        tell(STOPPED)
+        return INTERRUPTED
+    if as_json:
+        tell(json.dumps(found.as_dict(), indent=2))
+    else:
+        found.print(Console())
+        tell(f"report  {found.report}")
+    return DONE if any(found.league.won.values()) else FAILED
 
 
 def _report_models(found: SelectedModel, shown: Shown) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 from astune.config.model import NamedModelConfig
@@ -36,8 +37,10 @@ OF_THE_RUN = {
 
 
 def config_of(astune: AstuneConfig, name: str) -> AstuneConfig:
-    """The configuration of one of several models. Raises pydantic's ValidationError where its own keys are wrong."""
+    """The configuration of one of several models; earlier versions have that of the model they are of. Raises
+    pydantic's ValidationError where its own keys are wrong."""
     own = astune.models[name]
+    own = astune.models.get(own.past_of or name, own)
     lora, trainer, algorithm = (
         type(section).model_validate(merge(section.model_dump(), given))
         for section, given in (
@@ -54,7 +57,7 @@ def configs_of_trained(astune: AstuneConfig) -> dict[str, AstuneConfig]:
     """The configuration of each model that is trained, by its name. The only one of a run has no name."""
     if not astune.models:
         return {"": astune}
-    return {name: config_of(astune, name) for name, model in astune.models.items() if not model.frozen}
+    return {name: config_of(astune, name) for name, model in astune.models.items() if model.learns}
 
 
 def begin_with(astune: AstuneConfig, checkpoint: Path) -> AstuneConfig:
@@ -77,7 +80,7 @@ def whose_turn(astune: AstuneConfig, step: int) -> list[str]:
     >>> [whose_turn(astune, step) for step in range(5)]
     [['wolf'], ['wolf'], ['villager'], ['villager'], ['wolf']]
     """
-    names, update = [name for name, model in astune.models.items() if not model.frozen], astune.trainer.update
+    names, update = [name for name, model in astune.models.items() if model.learns], astune.trainer.update
     if update == ALL:
         return names or [""]
     each = 1
@@ -86,6 +89,14 @@ def whose_turn(astune: AstuneConfig, step: int) -> list[str]:
     else:
         names = names_in(update)
     return [names[step // each % len(names)]]
+
+
+def places_of(astune: AstuneConfig) -> dict[str, list[str]]:
+    """The names under which the policy answers for each of `astune.models`: as many as versions of it are kept."""
+    return {
+        name: [name, *(f"{name}@{place}" for place in range(1, model.size if model.past_of else 1))]
+        for name, model in astune.models.items()
+    }
 
 
 def count_turns(astune: AstuneConfig, name: str, steps: range) -> int:
@@ -107,9 +118,11 @@ def own_key_problems(name: str, model: NamedModelConfig) -> Iterator[tuple[str, 
             yield f"{key}.trainer.{own}", f"a model has no {own!r} of its own; it may have {', '.join(OWN_TRAINER)}"
     for own in OF_THE_RUN.keys() & model.algorithm.keys():
         yield f"{key}.algorithm.{own}", f"a model has none of its own; {OF_THE_RUN[own]}"
-    for section in ("trainer", "algorithm") if model.frozen else ():
+    for section in () if model.learns else ("trainer", "algorithm"):
         if getattr(model, section):
-            yield f"{key}.{section}", "it is frozen, so that it learns in no way; take the keys out"
+            yield f"{key}.{section}", "it is not trained, so that it learns in no way; take the keys out"
+    for own in {"lora", "frozen"} & model.model_fields_set if model.past_of else ():
+        yield f"{key}.{own}", f"it has what {model.past_of!r} has, and is never trained; take it out"
 
 
 def model_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -125,6 +138,8 @@ def model_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             yield "astune.trainer.update", "there is one model, which learns from every step; expected 'all'"
         return
     yield from _turns(astune)
+    yield from _past(astune)
+    yield from _agents(astune)
     for pattern, name in agents.items():
         if name not in models:
             yield (
@@ -134,15 +149,74 @@ def model_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             )
     for name in models.keys() & astune.rollout.auxiliary_models.keys():
         yield f"astune.models.{name}", "a model of astune.rollout.auxiliary_models has the same name; rename one"
-    if all(model.frozen for model in models.values()) and astune.traits.trains:
-        yield "astune.models", "all of them are frozen, so that nothing would be learned; expected one that is not"
+    if not any(model.learns for model in models.values()) and astune.traits.trains:
+        yield (
+            "astune.models",
+            "none of them learns; expected one that is neither frozen nor past_of another",
+        )
     yield from _engine(astune)
     yield from _learning(astune)
 
 
+def _agents(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Patterns of which an agent could match two that are for different models."""
+    key = "astune.rollout.agents"
+    for pattern in astune.rollout.agents:
+        if "[" in pattern:
+            yield key, f"{pattern!r} has a bracket; expected names in which * and ? stand for others"
+            return
+    for (one, model), (other, another) in combinations(astune.rollout.agents.items(), 2):
+        if model != another and (name := find_common_name(one, other)) is not None:
+            yield key, f"{one!r} and {other!r} both match an agent {name!r}, and are for {model!r} and {another!r}"
+
+
+def find_common_name(one: str, other: str) -> str | None:
+    """Find a name that both patterns match, in which * stands for any text and ? for one sign.
+
+    >>> find_common_name("wolf_*", "*_1"), find_common_name("wolf_?", "wolf_12"), find_common_name("*", "")
+    ('wolf_1', None, '')
+    """
+    if other.startswith("*"):
+        one, other = other, one
+    if one.startswith("*"):
+        found = find_common_name(one[1:], other)
+        if found is not None or not other:
+            return found
+        found = find_common_name(one, other[1:])
+        return found if found is None or other[0] == "*" else other[0] + found
+    if not one or not other:
+        return None if one or other else ""
+    if one[0] != other[0] and "?" not in (one[0], other[0]):
+        return None
+    found = find_common_name(one[1:], other[1:])
+    return None if found is None else (other[0] if one[0] == "?" else one[0]) + found
+
+
+def _past(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Earlier versions of a model that has none, or not as many as are asked for."""
+    trained = [name for name, model in astune.models.items() if model.learns]
+    for name, model in astune.models.items():
+        key, steps = f"astune.models.{name}", astune.trainer.total_steps
+        if model.past_of is None:
+            for own in sorted({"size", "every", "draw"} & model.model_fields_set):
+                yield f"{key}.{own}", "it is of earlier versions of another model; set past_of there, or take it out"
+        elif model.past_of not in trained:
+            yield (
+                f"{key}.past_of",
+                f"{model.past_of!r} is no model that is trained, which alone has earlier versions."
+                f"{nearest(model.past_of, trained)} There are: {', '.join(trained) or 'none'}",
+            )
+        elif steps is not None and (turns := count_turns(astune, model.past_of, range(steps))) <= model.every:
+            yield (
+                f"{key}.every",
+                f"{model.past_of!r} learns from {turns} steps, so that only its first version would be met; expected a "
+                "number below that",
+            )
+
+
 def _turns(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     """Names that `astune.trainer.update` has and should not, or has not and should."""
-    update, trained = astune.trainer.update, [name for name, model in astune.models.items() if not model.frozen]
+    update, trained = astune.trainer.update, [name for name, model in astune.models.items() if model.learns]
     if update == ALL or ALTERNATE.fullmatch(update):
         return
     named = names_in(update)

@@ -14,6 +14,7 @@ pytest.importorskip("peft")
 
 from safetensors.torch import load_file, save
 
+from astune.algorithm import to_samples
 from astune.backbone.local.engine import load_engine, load_learners, load_policy
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.sampling.sampler import Sampler
@@ -22,7 +23,9 @@ from astune.config.load import load_config
 from astune.errors import ModelError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.run_dir import RunDir
-from astune.types import RunReport, Sample, Sampling, Update
+from astune.rollout.own_turns import list_own
+from astune.types import Group, RunReport, Sample, Sampling, Update
+from astune.viewer.step_credit import Estimator, credit_step
 from tests.backbone.local.test_examples import run_job, timeless
 from tests.training.killed import Killed, raise_at
 
@@ -31,6 +34,7 @@ MODELS = {
     "wolf": {"trainer": {"learning_rate": 0.02, "updates_per_step": 2}, "lora": {"rank": 2, "targets": ["q_proj"]}},
     "villager": {"trainer": {"lr_schedule": "linear"}, "algorithm": {"advantage": "running_mean"}},
     "ghost": {"frozen": True},
+    "past": {"past_of": "villager", "size": 2, "every": 1, "draw": "by_win_rate"},
 }
 
 
@@ -48,7 +52,7 @@ def write_village(folder: Path, **sections: Any) -> Path:
             "agentscope_learn_protocol": f"{AGENTS}:Village",
             "num_repeat": 3,
             "max_tokens": 6,
-            "agents": {"wolf_*": "wolf", "villager_*": "ghost"},
+            "agents": {"wolf_*": "wolf", "villager_*": "ghost", "elder": "past"},
         },
         "trainer": {"total_steps": 3, "tasks_per_step": 2, "learning_rate": 0.01, "save_every": 1},
         "monitor": {"progress": "off", "trackers": []},
@@ -130,16 +134,48 @@ def test_figures_receipt_and_records_say_which_model_it_was(straight: tuple[RunR
         assert row["tokens/sampled"] == row["tokens/trained"] + dropped and row["tokens/dropped_frozen"] > 0
         assert not any(key.startswith("model/ghost") for key in row)
     (*_, last) = RunDir(report.run_dir).checkpoints()
-    assert {path.name for path in last.iterdir() if path.is_dir()} == {"wolf", "villager"}
+    assert {path.name for path in last.iterdir() if path.is_dir()} == {"wolf", "villager", "past"}
     for record in read_episodes(report.run_dir / "episodes" / "train.jsonl"):
         assert [(turn.agent, turn.model) for turn in record.episode.turns] == [
             ("wolf_1", "wolf"),
+            ("elder", "past"),
             ("villager_1", "ghost"),
             ("chief", "villager"),
             ("wolf_1", "wolf"),
             ("villager_1", "ghost"),
         ]
         assert {turn.policy_version for turn in record.episode.turns if turn.model == "ghost"} == {0}
+
+
+def test_a_page_compares_each_model_with_itself(straight: tuple[RunReport, Path, Taught]) -> None:
+    report, *_ = straight
+    step = [record.episode for record in read_episodes(report.run_dir / "episodes" / "train.jsonl") if record.step == 1]
+    estimator = Estimator.of({"astune.algorithm.advantage": "dr_grpo", "astune.models.wolf.frozen": False})
+    shown = credit_step(step, estimator)
+    for model in ("wolf", "villager"):
+        samples, _ = to_samples(list_own([Group(step[0].task, tuple(step[:3]))], model), estimator.advantage)
+        rows = {sample.episode_id: sample.advantages for sample in samples}
+        for episode, credit in zip(step[:3], shown, strict=False):
+            lines = zip(episode.timelines, credit.advantages or (), strict=True)
+            own = [row for line, row in lines if episode.turns[line.spans[0].turn].model == model]
+            assert not rows or [tuple(row) for row in own] == [rows[episode.episode_id]]
+
+
+def test_an_opponent_is_an_earlier_version_the_same_for_all_attempts_at_a_task(
+    straight: tuple[RunReport, Path, Taught],
+) -> None:
+    report, *_ = straight
+    met: dict[tuple[int, str], set[int]] = {}
+    for record in read_episodes(report.run_dir / "episodes" / "train.jsonl"):
+        found = met.setdefault((record.step, record.episode.task.task_id), set())
+        found |= {turn.policy_version for turn in record.episode.turns if turn.model == "past"}
+    assert all(len(versions) == 1 for versions in met.values())
+    assert {(step, *versions) for (step, _), versions in met.items()} <= {(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)}
+    assert len({version for versions in met.values() for version in versions}) > 1
+    assert [row["model/past/versions"] for row in timeless(report)] == [2, 2, 2]
+    kept = files(report)
+    assert kept["past/1/adapter_model.safetensors"] == kept["villager/adapter_model.safetensors"]
+    assert kept["past/1/adapter_model.safetensors"] != kept["past/adapter_model.safetensors"]
 
 
 @pytest.mark.fault(
@@ -167,10 +203,11 @@ def test_workers_and_stages_play_and_train_the_same_models(
 ) -> None:
     report, *_ = straight
     stages = [{"trainer": {"total_steps": 1}}, {"trainer": {"total_steps": 1}}]
-    conf = write_village(tmp_path, stages=stages)
+    conf = write_village(tmp_path, stages=stages, models=MODELS | {"past": {"frozen": True}})
     staged = run_job(conf, "astune.rollout.workers=1")
     first, second = timeless(staged)
     known = {name: value for name, value in timeless(report)[0].items() if not name.endswith("learning_rate")}
+    known = {name: value for name, value in known.items() if not name.startswith("model/past")}
     assert {name: first[name] for name in known} == pytest.approx(known, rel=1e-4, abs=1e-6)
     assert second["model/wolf/policy_version"] == 1  # a stage begins with an optimizer and a version of its own
     kept = RunDir(staged.run_dir).checkpoints()
@@ -209,7 +246,8 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
     more += ["astune.trainer.update=wolf, villager, villager, idle", "astune.rollout.agents.seer=wolf"]
     report = run_job(conf, *more)
     told = " ".join(capsys.readouterr().out.split())
-    assert "astune.rollout.agents: no agent runs on 'idle'; no agent matches 'seer'. There are: chief," in told
+    for when in ("in the first step", "in the whole run"):
+        assert f"agents: {when} no agent runs on 'idle'; no agent matches 'seer'. There are: chief, elder," in told
     versions = [[row[f"model/{name}/policy_version"] for name in ("wolf", "villager")] for row in timeless(report)]
     assert versions == [[1, 0], [1, 1], [1, 2]]
     rates = [row.get("model/villager/learning_rate") for row in timeless(report)]
@@ -228,6 +266,32 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
     assert save(tensors[1]["villager"]) != save(tensors[2]["villager"])
 
 
+def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
+    straight: tuple[RunReport, Path, Taught], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report, conf, _ = straight
+    held = [f"astune.task_reader.jsonl.validation.file_path={conf.with_name('train.jsonl')}"]
+    held += ["astune.task_reader.on_overlap=warn", "astune.evaluation.decoding=[greedy]"]
+    league = ["eval", "--conf", str(conf), "--limit", "2", "--league"]
+    assert main([*league, "none", str(report.run_dir), "--out", str(tmp_path / "league"), "--json", *held]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out[out.index("{\n") :])
+    names = ["base", "job/step_000003"]
+    assert [(row["wolf"], row["villager"]) for row in found["won"]] == [
+        (one, other) for one in names for other in names
+    ]
+    assert {row["won"]["n"] for row in found["won"]} == {2}
+    assert {row["player"] for row in found["ratings"]} == {
+        f"{side} {name}" for side in ("wolf", "villager") for name in names
+    }
+    assert "how often wolf won against villager" in Path(found["report"]).read_text()
+    begun = [RunDir(tmp_path / "league" / name).config_path.read_text() for name in ("0-0", "0-3", "3-0")]
+    assert [text.count("step_000003/") for text in begun] == [0, 1, 1]
+    assert main([*league, "none", *held]) == 2 and "expected two or more checkpoints" in capsys.readouterr().err
+    assert main([*league, "none", "none", "--figures", "success", *held]) == 2
+    assert "--league: it has no use for --figures" in capsys.readouterr().err
+
+
 @pytest.mark.release
 def test_the_debugger_and_an_evaluation_play_all_models(
     straight: tuple[RunReport, Path, Taught], capsys: pytest.CaptureFixture[str]
@@ -239,6 +303,7 @@ def test_the_debugger_and_an_evaluation_play_all_models(
     assert main(["eval", "--conf", str(conf), "--checkpoint", str(start), *settings]) == 0
     played = report.run_dir.parent.glob("job-eval/*/episodes/eval_greedy.jsonl")
     turns = [turn for record in read_episodes(next(played)) for turn in record.episode.turns]
-    assert {turn.model for turn in turns} == {"wolf", "ghost", "villager"}
-    assert main(["--conf", str(conf), "--backbone=debug"]) == 0
-    assert "villager_1" in capsys.readouterr().out
+    assert {turn.model for turn in turns} == {"wolf", "past", "ghost", "villager"}
+    assert main(["--conf", str(conf), "--backbone=debug", "--repeat=2"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert all(f"these attempts alone would do, of {name}" in told for name in ("wolf", "villager"))

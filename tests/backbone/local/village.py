@@ -6,12 +6,13 @@ from astune import Task, Tuner, Workflow, WorkflowOutput
 
 
 class Village(Workflow):
-    """A wolf and a villager speak by turns, and a chief once. The more digits a side says, the more it wins."""
+    """A wolf and a villager speak by turns, and an elder and a chief once. The more digits a side says, the more it
+    wins."""
 
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
-        said = {"wolf_1": "", "villager_1": "", "chief": ""}
+        said = {"wolf_1": "", "elder": "", "villager_1": "", "chief": ""}
         talk = [{"role": "user", "content": task.query}]
-        for agent in ("wolf_1", "villager_1", "chief", "wolf_1", "villager_1"):
+        for agent in ("wolf_1", "elder", "villager_1", "chief", "wolf_1", "villager_1"):
             policy = "villager" if agent == "chief" else None  # the others are the configuration's to say
             client = tuner.openai_client(agent, policy=policy)
             answer = await client.chat.completions.create(model="m", messages=talk)

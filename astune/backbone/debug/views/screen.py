@@ -109,9 +109,10 @@ class Screen:
         self._print_heading("branch", f"{branch.episode_id} beside {parent.episode_id}")
         self.console.print(Padding(make_summary_table([parent, branch]), (0, 0, 0, 2), expand=False))
 
-    def group_done(self, group: Group, samples: Sequence[Sample]) -> None:
-        """Shows advantages and weights that training would give the attempts at one task."""
-        self._print_heading("group", "what a training step of these attempts alone would do")
+    def group_done(self, group: Group, samples: Sequence[Sample], model: str = "") -> None:
+        """Shows advantages and weights that training would give the attempts at one task, of one of several models."""
+        whose = f", of {model}" if model else ""
+        self._print_heading("group", f"what a training step of these attempts alone would do{whose}")
         self.console.print(Padding(make_credit_table(group, samples), (0, 0, 0, 2), expand=False))
         for number, episode in enumerate(group.episodes):
             if rewards := describe_rewards(episode):

@@ -125,6 +125,11 @@ class Adapters:
         check_shapes(directory, weights, self._tensors(name))
         self.take(weights, name)
 
+    def copy(self, source: str, name: str) -> None:
+        """Have an adapter compute as another of its shape does."""
+        with torch.no_grad():
+            self.take(self._tensors(source), name)
+
     def take(self, weights: Mapping[str, torch.Tensor], name: str = SOLE) -> None:
         """Take over the tensors of an adapter of this shape, under the names that they have in peft's file."""
         for key, parameter in self._tensors(name).items():

@@ -1,9 +1,12 @@
-"""One adapter's share of a sampler that serves several: what rollouts ask and its learner publishes to."""
+"""One adapter's share of a sampler that serves several: what rollouts ask and its learner publishes to. And adapters
+that are earlier versions of another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from astune.backbone.local.model.model import LoadedModel
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.types import Generation, Sampling
 
@@ -43,3 +46,28 @@ class AdapterSampler:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         return await self._sampler.generate(prompt_ids, sampling, self._adapter)
+
+
+class AdapterPlaces:
+    """Places for earlier versions of the adapter `of`: adapters of its shape, which answer in the same batches."""
+
+    def __init__(self, loaded: LoadedModel, sampler: Sampler, of: str, names: Sequence[str]) -> None:
+        self.names = names
+        self._loaded, self._sampler, self._of = loaded, sampler, of
+
+    def keep(self, name: str) -> None:
+        assert self._loaded.adapters is not None, "astune.config.rules asks for them"
+        self._loaded.adapters.copy(self._of, name)
+        self._begin(name, self._sampler.versions[self._of])
+
+    def save(self, name: str, folder: Path) -> None:
+        assert self._loaded.adapters is not None
+        self._loaded.adapters.save(folder, name)
+
+    def load(self, name: str, folder: Path, version: int) -> None:
+        self._loaded.of(name).begin_adapter(folder)
+        self._begin(name, version)
+
+    def _begin(self, name: str, version: int) -> None:
+        self._sampler.forget(name)
+        self._sampler.versions[name] = version
