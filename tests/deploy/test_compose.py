@@ -53,7 +53,9 @@ def test_each_service_has_limits_a_health_check_and_only_variables_that_are_expl
 
 
 def test_the_configuration_is_sound() -> None:
-    assert load_config(DEPLOY / "service.yaml", for_run=False).config.astune.online.serve.tokens == {"agent": "AGENT_TOKEN"}
+    assert load_config(DEPLOY / "service.yaml", for_run=False).config.astune.online.serve.tokens == {
+        "agent": "AGENT_TOKEN"
+    }
 
 
 @contextmanager
@@ -122,7 +124,7 @@ def write_configuration(folder: Path) -> None:
 
 
 def test_the_parts_of_compose_work_together_over_postgresql(tmp_path: Path) -> None:
-    """Inference answers, the collector takes the feedback, training makes a version of it; every health check agrees."""
+    """Inference answers, the collector takes feedback, training makes a version of it; each health check agrees."""
     parts, (first, second) = services("compose.yaml"), free_ports(2)
     write_configuration(tmp_path)
     with (
