@@ -17,9 +17,7 @@ from astune.support.visible import tell
 
 def with_made_tasks(loaded: LoadedConfig) -> LoadedConfig:
     """Make the tasks, unless an equal run has, and give the configuration with which they are read. A set that a limit
-    cut short is used, with a warning, and made whole by the next run; a run that goes on keeps the set that it has.
-
-    Raises what `prepare_augmentation` raises, before any call."""
+    cut short is used, with a warning, and made whole by the next run; a run that goes on keeps the set that it has."""
     if loaded.stages:
         return replace(loaded, stages=tuple(with_made_tasks(stage) for stage in loaded.stages))
     config = loaded.config.astune

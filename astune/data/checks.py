@@ -37,8 +37,7 @@ from astune.workspaces.sandbox import Sandbox
 LIMITS = SandboxLimits(memory_mb=256, cpu_seconds=10.0, command_seconds=10.0, processes=8, output_kb=16)
 NONSENSE = "-987654321"
 """An answer that no judge may take for right."""
-SANDBOXES = 4
-"""Programs that run at the same time."""
+SANDBOXES = 4  # programs that run at the same time
 
 Same = Callable[[Made, str], Awaitable[bool]]
 
@@ -120,8 +119,7 @@ class Checks:
     async def prove(
         self, made: Made, texts: Sequence[str] | None = None, names: Sequence[str] | None = None
     ) -> Made | Dropped:
-        """The task with what proves its answer, or why it is dropped. `names` are checks in the place of the configured
-        ones."""
+        """The task with what proves its answer, or why it is dropped. `names` take the place of the configured."""
         said = []
         for name in names or self.config.checks:
             found = await {"code": self._compute, "agree": self._agree, "agent": self._play}[name](made, texts)

@@ -45,8 +45,7 @@ class Spot(Parent):
         return Made(proposed.question.strip(), answer, lineage, columns)
 
     async def prove(self, made: Made) -> Made | Dropped:
-        """The evidence is looked for first, which costs nothing. Then the answer must come from the documents, and not
-        without them."""
+        """The evidence costs nothing. Then the answer must come from the documents, and not without them."""
         kind = made.lineage["kind"]
         if kind == "absent":
             return await self._look_everywhere(made)

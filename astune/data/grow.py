@@ -91,7 +91,8 @@ async def grow(sources: Sequence[Parent], screen: TaskScreen, asking: Inquiry, h
         needed = ceil((harvest.target - len(harvest.kept)) / PER_CALL)
         chosen = left[: min(needed, SOURCES_OF_A_ROUND)]
         if not chosen or barren == BARREN:
-            harvest.ended = "nothing new came any more; more seeds or documents may help"
+            said = "nothing new came any more; more seeds or documents may help"
+            harvest.ended = said if harvest.proposed else "no reply of the models could be used"
             break
         before = len(harvest.kept)
         candidates = await _propose(chosen, visits, screen, asking, harvest)
@@ -101,7 +102,7 @@ async def grow(sources: Sequence[Parent], screen: TaskScreen, asking: Inquiry, h
             if result is not None and _admit(result, screen, harvest):
                 kept_of[source.name] += 1
         barren = 0 if len(harvest.kept) > before else barren + 1
-        harvest.paid = asking.total
+        harvest.paid, harvest.now = asking.total, asking.models.usage
         harvest.save()
     harvest.save()
 

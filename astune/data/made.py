@@ -16,7 +16,7 @@ from typing import Any
 
 from astune.clients.reply_cache import cache_key
 from astune.clients.usage import Usage
-from astune.monitor.disk import write_whole
+from astune.monitor.disk import write_whole, writing
 from astune.types import Task
 
 REASONS = {
@@ -89,7 +89,8 @@ class Harvest:
     proposed: int = 0
     ended: str = ""
     """Why it ended before the target; empty if it did not, or was cut off."""
-    paid: Usage = field(default_factory=Usage)
+    paid: Usage = field(default_factory=Usage)  # of all replies used, also where an earlier run paid them
+    now: Usage = field(default_factory=Usage)  # of all calls of this run, also of those without a usable reply
     quality: str = ""  # how far the rubric agrees with people
     most_of_a_kind: int | None = None
 
@@ -121,15 +122,16 @@ class Harvest:
             "unfinished": self.proposed - len(self.kept) - len(self.dropped),
             "quality": self.quality or None,
             **asdict(self.paid),
+            "this_run": asdict(self.now),
         }
 
     def save(self) -> None:
         """Write the three files, each as a whole."""
-        out = self.out
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out.with_suffix(".dropped.jsonl"), _lines([one.row() for one in self.dropped]))
-        write_whole(out.with_suffix(".report.json"), json.dumps(self.report(), indent=2) + "\n")
-        write_whole(out, _lines([one.row() for one in self.kept]))
+        with writing(self.out):
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.out.with_suffix(".dropped.jsonl"), _lines([one.row() for one in self.dropped]))
+            write_whole(self.out.with_suffix(".report.json"), json.dumps(self.report(), indent=2) + "\n")
+            write_whole(self.out, _lines([one.row() for one in self.kept]))
 
 
 def _lines(rows: list[dict[str, Any]]) -> str:

@@ -38,8 +38,7 @@ from astune.types import Task
 KEY = "astune.task_reader.augment"
 OF_DOCUMENTS = Lengths(3, 80)
 LETTERS_OF_A_TOKEN = 4
-SHORTEST_REPLY = 60
-"""Tokens of the shortest reply that can be used, for the lower bound."""
+SHORTEST_REPLY = 60  # tokens of the shortest reply that can be used
 
 
 Part: TypeAlias = tuple[Sequence[Parent], Harvest]

@@ -36,7 +36,6 @@ FREQUENT = {
     "pt": "o a os as e é um uma do da que em por para com não quantos quantas quanto qual quem são dos das cada tem",
     "nl": "de het een en is niet van in op te dat voor met hoeveel wat welke wie wanneer zijn aan heeft er",
 }
-_FREQUENT = {name: frozenset(words.split()) for name, words in FREQUENT.items()}
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def language_of(text: str) -> str | None:
     if count * 3 > latin:  # a sign of Chinese says as much as a few letters
         return script.capitalize()
     words = words_of(text)
-    found = Counter({name: sum(word in frequent for word in words) for name, frequent in _FREQUENT.items()})
+    found = Counter({name: sum(word in frequent.split() for word in words) for name, frequent in FREQUENT.items()})
     (first, most), (_, second) = found.most_common(2)
     return first if most >= FEWEST and most > second else None
 

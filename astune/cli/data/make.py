@@ -42,7 +42,8 @@ def make(known: argparse.Namespace) -> int:
 def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
     """Print what was kept and dropped, why, and at what cost."""
     for harvest in harvests:
-        table = make_table("tasks", "", left=("",), title=str(harvest.out))
+        console.print(Text(str(harvest.out)), soft_wrap=True)
+        table = make_table("tasks", "", left=("",))
         table.add_row(str(len(harvest.kept)), "kept")
         for reason, count in harvest.reasons.items():
             table.add_row(str(count), Text(f"{reason}: {REASONS[reason]}"))
@@ -51,7 +52,8 @@ def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
             console.print(Text(f"{len(harvest.kept)} of {harvest.target}: {harvest.ended}"), style="yellow")
     if quality := harvests[0].quality:
         console.print(Text(quality))
-    paid = harvests[-1].paid
-    cost = "cost unknown" if paid.cost is None else f"cost {paid.cost:.4g}"
-    console.print(f"{paid.calls:,} calls, {paid.prompt_tokens:,} + {paid.completion_tokens:,} tokens, {cost}")
-    console.print(f"what was dropped: {', '.join(str(one.out.with_suffix('.dropped.jsonl')) for one in harvests)}")
+    for what, paid in (("of the replies used", harvests[-1].paid), ("this time", harvests[-1].now)):
+        cost = "cost unknown" if paid.cost is None else f"cost {paid.cost:.4g}"
+        console.print(f"{what}: {paid.calls:,} calls, {paid.prompt_tokens:,}+{paid.completion_tokens:,} tokens, {cost}")
+    for harvest in harvests:
+        console.print(Text(f"what was dropped: {harvest.out.with_suffix('.dropped.jsonl')}"), soft_wrap=True)
