@@ -41,6 +41,13 @@ def test_an_api_that_judges_is_asked_too(run_doctor: RunDoctor) -> None:
     assert "astune.task_judge.llm.models.0" in found.where and "Did you mean 'judge-7b'?" in found.fix
 
 
+def test_an_api_that_makes_tasks_is_asked_too_and_what_it_makes_counts_among_the_tasks(run_doctor: RunDoctor) -> None:
+    with api(404, models=["maker"]) as (url, _):
+        augment = {"target": 8, "models": [{"base_url": url, "model": "makers"}]}
+        found = the_problem(run_doctor({"task_reader": {"augment": augment}, "trainer": {"tasks_per_step": 16}}))
+    assert "astune.task_reader.augment.models.0" in found.where and "Did you mean 'maker'?" in found.fix
+
+
 def test_an_api_that_is_not_there(run_doctor: RunDoctor) -> None:
     with api(HELLO) as (url, _):
         pass

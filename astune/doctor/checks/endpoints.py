@@ -48,6 +48,7 @@ def _models(checked: CheckedConfig) -> Mapping[str, ChatModelConfig | TeacherCon
         **{f"astune.rollout.auxiliary_models.{name}": m for name, m in config.rollout.auxiliary_models.items()},
         **{f"astune.debug.endpoints.{at}": m for at, m in enumerate(config.debug.endpoints)},
         **{f"astune.task_judge.llm.models.{at}": m for at, m in enumerate(config.task_judge.llm.models)},
+        **{f"astune.task_reader.augment.models.{at}": m for at, m in enumerate(config.task_reader.augment.models)},
     }
 
 

@@ -147,7 +147,7 @@ def _critic(checked: CheckedConfig) -> Iterator[Finding]:
 def _length(checked: CheckedConfig) -> Iterator[Finding]:
     trainer = checked.config.trainer
     try:
-        tasks = number(checked)
+        tasks = number(checked) + (checked.config.task_reader.augment.target or 0)
     except Missing:
         return
     if 0 < tasks < trainer.tasks_per_step:
