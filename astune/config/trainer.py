@@ -9,6 +9,22 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from astune.config.section import READER, Located, OnTrinity, OnVerl, Section, fate
 
 
+class CurriculumConfig(Section):
+    enabled: bool = Field(False, description="draw the tasks of a step by what there is to learn from them")
+    fade: float = Field(
+        0.5, ge=0.0, lt=1.0, description="what earlier attempts at a task still count once it is played again"
+    )
+    new: float = Field(
+        1.0, gt=0.0, le=1.0, description="part of a step for tasks that were never played, while there are any"
+    )
+    look_again: float = Field(
+        0.125,
+        gt=0.0,
+        le=1.0,
+        description="part of a step for those left alone the longest: what is mastered or hopeless gets no other place",
+    )
+
+
 class TrainerConfig(Section):
     examples: Annotated[str | None, Located("file")] = Field(
         None,
@@ -57,6 +73,17 @@ class TrainerConfig(Section):
                     "explorer.runner_per_model": "runners",
                 },
                 ours=READER,
+            )
+        ),
+    )
+    curriculum: CurriculumConfig = Field(
+        default_factory=CurriculumConfig,
+        description="which tasks a step gets, by what the policy did on them",
+        json_schema_extra=fate(
+            OnTrinity(
+                unsupported="Trinity's scheduler hands no results back to the reader that gives it tasks; take the key "
+                "out",
+                methods=("rl", "sft", "dpo"),
             )
         ),
     )

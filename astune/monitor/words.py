@@ -74,6 +74,7 @@ METRICS = {
     "turns/mean": "Calls of the model in an attempt.",
     "groups/no_signal": "Tasks at which all attempts were worth the same: there was nothing to learn. Many of them say "
     "that the tasks are too easy or too hard.",
+    "curriculum/learning": "Tasks at which some attempts are right and some wrong: a curriculum draws from these.",
     "episodes/failed": "Attempts that broke, or took too long. They are counted, and nothing is learned from them.",
     "time/step": "Seconds of the step.",
     "throughput/tokens_per_second": "Tokens that the model wrote in a second.",

@@ -36,6 +36,7 @@ def save(run: TrainingRun) -> None:
     with run.run_dir.save_checkpoint(run.step) as folder:
         for part in run.parts:
             part.save(folder)
+        run.schedule.save(folder, run.step)
     prune(run)
     run.saved = time.monotonic()
 
@@ -92,6 +93,7 @@ def go_back(run: TrainingRun) -> None:
     if run.step > run.schedule.first:  # else the model was loaded from it, and what is beside it is another stage's
         for part in run.parts:
             part.load(checkpoint)
+        run.schedule.load(checkpoint)
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = find_evaluated(run.step, logged)

@@ -108,6 +108,7 @@ async def train_step(run: TrainingRun) -> None:
     metrics["time/step"] = finished - started
     if run.ahead is not None:  # rollouts do not wait for training: their tokens are those of the whole step
         metrics["throughput/tokens_per_second"] = metrics["tokens/sampled"] / metrics["time/step"]
+    metrics |= run.schedule.observe(run.step, lessons.groups)
     run.metrics.log(run.step + 1, metrics)
     run.step += 1
     for name, pupil in run.pupils.items():

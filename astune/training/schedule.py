@@ -6,14 +6,17 @@ import math
 import random
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
+from astune.algorithm.curriculum import CURRICULUM_FILE, Draw, Memory, count_pools, record_group
 from astune.config.schema import AstuneConfig, TrainerConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
-from astune.errors import ConfigError
+from astune.errors import ConfigError, RunFolderError
 from astune.examples.method import example_method_of
 from astune.examples.read import TrainingExample, read_examples
-from astune.types import Sample, Task
+from astune.types import Group, Sample, Task
 
 Item = TypeVar("Item")
 HELD_OUT = "astune.trainer.held_out_examples"
@@ -62,6 +65,16 @@ class Schedule(Generic[Item]):
                 used.add(index)
                 yield self._items[index]
 
+    def observe(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        """Take note of what was played in step `step`, which is about to count. Returns figures."""
+        return {}
+
+    def save(self, directory: Path, step: int) -> None:
+        """Write what `load` needs to go on with step `step` as if never stopped."""
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote. Raises RunFolderError where that is broken, or of other tasks."""
+
     def _choose(self, step: int) -> Sequence[int]:
         epoch, place = divmod(step - self.first, self.steps_per_epoch)
         return self._order_of(epoch)[place * self._per_step : (place + 1) * self._per_step]
@@ -87,6 +100,64 @@ class TaskSchedule(Schedule[Task]):
     def tasks(self, step: int) -> list[Task]:
         """Tasks of step `step`, counted from 0."""
         return self.at(step)
+
+
+class Curriculum(TaskSchedule):
+    """The tasks of a step by what the policy did on them (`astune.trainer.curriculum`).
+
+    Invariant: what a step gets depends on the steps that are trained before its first episode may begin, and on no
+    later one, however far rollouts are ahead: the `synchronizer.max_staleness` steps before it are not looked at, and
+    their tasks left alone. So a run that is resumed, or plays ahead, draws what it would have drawn.
+    """
+
+    def __init__(self, tasks: Sequence[Task], config: AstuneConfig) -> None:
+        super().__init__(tasks, config)
+        self._keys, self._ahead = config.trainer.curriculum, config.synchronizer.max_staleness or 0
+        self._memory = Memory(self._keys.fade, self._ahead)
+        self._drawn: dict[int, list[int]] = {}
+
+    def further(self, step: int) -> Iterator[Task]:
+        return (self._items[index] for index in self._draw(step)[self._per_step :])
+
+    def observe(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        played = zip(self._draw(step), groups, strict=False)  # as they were handed out, one after the other
+        self._memory.add(step, [(index, record_group(group, step)) for index, group in played])
+        self._drawn = {other: order for other, order in self._drawn.items() if other > step}
+        return count_pools(self._memory.before(), len(self._items))
+
+    def save(self, directory: Path, step: int) -> None:
+        self._memory.save(directory, step)
+
+    def load(self, directory: Path) -> None:
+        self._memory = replace(Memory.load(directory), fade=self._keys.fade, ahead=self._ahead)
+        for index, record in self._memory.before().items():
+            now = self._items[index].task_id if index < len(self._items) else None
+            if now != record.task_id:
+                raise RunFolderError(
+                    f"{directory / CURRICULUM_FILE}: training task {index + 1} was {record.task_id!r} and is {now!r}; "
+                    "astune.trainer.curriculum goes on with the tasks that it began with, in their order"
+                )
+
+    def _choose(self, step: int) -> Sequence[int]:
+        return self._draw(step)[: self._per_step]
+
+    def _draw(self, step: int) -> list[int]:
+        """All tasks in the order of the draw of that step."""
+        if step not in self._drawn:
+            steps = range(max(self.first, step - self._ahead), step)
+            waiting = {index for other in steps for index in self._find_handed_out(other)}
+            draw = Draw(self._keys, self._per_step, step - self.first, self._seed)
+            self._drawn[step] = draw.order(self._memory.before(step - self._ahead), self._order_of(0), waiting)
+        return self._drawn[step]
+
+    def _find_handed_out(self, step: int) -> list[int]:
+        done = self._memory.recent.get(step)
+        return list(self._choose(step)) if done is None else [index for index, _ in done[: self._per_step]]
+
+
+def schedule_tasks(tasks: Sequence[Task], config: AstuneConfig) -> TaskSchedule:
+    """Schedule the tasks of a run as `astune.trainer.curriculum` says."""
+    return (Curriculum if config.trainer.curriculum.enabled else TaskSchedule)(tasks, config)
 
 
 class ExampleSchedule(Schedule[TrainingExample]):

@@ -28,7 +28,7 @@ from astune.training.rollout_setup import environment_service
 from astune.training.rollout_workers.pool import set_up_rollouts
 from astune.training.run import TrainingRun, pupils_of
 from astune.training.run_store import begin_run, open_run_store
-from astune.training.schedule import ExampleSchedule, TaskSchedule
+from astune.training.schedule import ExampleSchedule, TaskSchedule, schedule_tasks
 from astune.training.stages import Stage, check_start, prepare_stage
 from astune.training.stopping import train_to_the_end
 from astune.training.tasks import read_tasks
@@ -124,7 +124,7 @@ def read_inputs(config: AstuneConfig, stack: ExitStack) -> Inputs:
     tasks = read_tasks(config) if needs_policy(config) else None
     evaluations = [] if tasks is None else evaluations_of(config.evaluation, tasks)
     if plays and tasks is not None:
-        return Inputs(config, TaskSchedule(tasks.training, config), evaluations)
+        return Inputs(config, schedule_tasks(tasks.training, config), evaluations)
     examples = ExampleSchedule(config)
     return Inputs(config, examples, evaluations, examples.held_out)
 

@@ -31,6 +31,7 @@ SMALL_CHARTS = (
     "tokens/flattened_per_unique",
     "turns/mean",
     "groups/no_signal",
+    "curriculum/learning",
     "episodes/failed",
     "time/step",
     "throughput/tokens_per_second",
@@ -242,6 +243,31 @@ def _legend(training: Points, held_out: dict[str, list[tuple[int, float]]], figu
         parts.append(f'<g transform="translate({x:.0f},62)">{mark}{text}</g>')
         x += 26 + 6.8 * len(label) + 8.0 * len(ends) + 24
     return parts
+
+
+@dataclass(frozen=True)
+class Area:
+    """What a figure fills of a picture of parts, as an SVG path, and its first and last value."""
+
+    name: str
+    path: str
+    first: float
+    last: float
+
+
+def stack_areas(metrics: Metrics, names: Sequence[str], width: float = 100, height: float = 100) -> list[Area]:
+    """The areas of figures that add up to the same at every step, the first at the bottom; none before the second
+    step."""
+    rows = [[row["step"], *(row[name] for name in names)] for row in metrics if all(name in row for name in names)]
+    if len(rows) < 2:
+        return []
+    frame = Frame(0, 0, width, height, (rows[0][0], rows[-1][0]), (0, math.fsum(rows[0][1:]) or 1))
+    areas = []
+    for place, name in enumerate(names, start=1):
+        edges = [[(row[0], math.fsum(row[1:end])) for row in rows] for end in (place, place + 1)]
+        path = f"{frame.path(edges[1])} L{frame.path(edges[0][::-1])[1:]} Z"
+        areas.append(Area(name.rpartition("/")[2], path, rows[0][place], rows[-1][place]))
+    return areas
 
 
 def svg(width: int, height: int, label: str, parts: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from astune.algorithm.curriculum import POOLS
 from astune.config.schema import Config
 from astune.monitor import summarize
 from astune.monitor.checkpoint_names import best_so_far, figures_so_far
@@ -25,7 +26,7 @@ from astune.monitor.summary import (
 )
 from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 from astune.support.statistics import CONFIDENCE, permutation_test
-from astune.viewer.charts import name_metric, small_charts
+from astune.viewer.charts import Area, name_metric, small_charts, stack_areas
 from astune.viewer.chosen import (
     ExampleEpisode,
     FailureKind,
@@ -52,6 +53,7 @@ class Story:
     facts: list[tuple[str, str]]
     held_out: list[HeldOutRow]
     receipt: ReceiptView | None
+    pools: list[Area]
     words: dict[str, str]
     failures: list[FailureKind]
     pairs: list[Pair]
@@ -77,6 +79,7 @@ def tell_run(index: RunIndex, config: Mapping[str, Any]) -> Story:
         facts=_facts(metrics, config, phases["train"]),
         held_out=make_held_out_rows(metrics, phases),
         receipt=receipt_view(metrics),
+        pools=stack_areas(metrics, [f"curriculum/{pool}" for pool in POOLS]),
         words=_words(metrics),
         failures=failures(phases),
         pairs=pick_pairs(phases[decoded]),  # greedy where there is such decoding: no luck in it

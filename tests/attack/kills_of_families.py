@@ -50,6 +50,7 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "GRPO, LoRA": ("astune.model.lora.rank=4",),
     "GRPO, held near the first model": ("astune.algorithm.kl_beta=0.1",),
     "DAPO, groups without signal replaced": ("astune.algorithm.preset=dapo", "astune.algorithm.dynamic_sampling=2"),
+    "GRPO, tasks drawn by a curriculum": ("astune.trainer.curriculum.enabled=true",),
     "REINFORCE, a running mean, one attempt": (
         "astune.algorithm.advantage=running_mean",
         "astune.rollout.num_repeat=1",

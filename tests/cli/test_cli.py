@@ -206,7 +206,7 @@ def test_an_unknown_backbone_lists_those_there_are(job: Path, capsys: pytest.Cap
         (["run", "--conf"], "--conf: expected one argument; name the configuration, as in: astune run --conf my_agent"),
         (["--config", "x.yaml"], "unknown option --config. Did you mean '--conf'? See astune run --help"),
         (["--conf", "x.yaml", "--resum"], "unknown option --resum. Did you mean '--resume'?"),
-        (["tasks", "--conf", "x.yaml"], "expected preview first, as in: astune tasks preview --conf my_agent.yaml"),
+        (["tasks", "--conf", "x.yaml"], "expected preview or pools first, as in: astune tasks preview --conf my_agent"),
         (["env", "srve"], "there is no command 'srve'. Did you mean 'serve'? There are: serve, list, check"),
         (["--conf", "x.yaml", "--bakbone=debug"], "unknown option --bakbone. Did you mean '--backbone'?"),
         (["--conf", "x.yaml", "--back=debug"], "unknown option --back."),

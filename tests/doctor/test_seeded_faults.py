@@ -333,6 +333,11 @@ FAULTS = {
         "all 12 training tasks are in every step", "astune.algorithm.dynamic_sampling",
         "lower astune.trainer.tasks_per_step",
     ),
+    "a curriculum that never chooses": Fault(
+        {"trainer": {"curriculum": {"enabled": True}, "tasks_per_step": 4, "total_steps": 3}}, {}, "training", "warn",
+        "the 12 places of the run are no more than the 12 tasks", "astune.trainer.curriculum.enabled",
+        "leaves half of each step to tasks that are known",
+    ),
     "a run to go on with that is not there": Fault(
         {"resume": True}, {}, "run folder", "fail", "there is no run", "astune.resume", "Start it without --resume",
     ),

@@ -271,6 +271,7 @@ def test_what_belongs_to_the_run_is_made_from_its_folder(tmp_path: Path) -> None
 # no option is lost
 
 
+CURRICULUM = "astune.trainer.curriculum"
 EXAMPLES = {"astune.trainer.examples": "/data/examples.jsonl"}
 SOURCES = {"huggingface": ("dataset_path", "owner/name"), "reasoning_gym": ("datasets", {"chain_sum": {}})}
 BESIDE: Mapping[str, Mapping[str, object]] = {
@@ -288,6 +289,7 @@ BESIDE: Mapping[str, Mapping[str, object]] = {
     },
     "astune.monitor.tracker_episodes": {"astune.monitor.trackers": ["wandb"]},
     **{f"astune.algorithm.critic.{name}": {"astune.algorithm.advantage": "gae"} for name in CriticConfig.model_fields},
+    **{key: {f"{CURRICULUM}.enabled": True} for key in LEAVES if key.startswith(f"{CURRICULUM}.")},
     **{
         key: {"astune.task_reader.type": reader, f"astune.task_reader.{reader}.{name}": there}
         for reader, (name, there) in SOURCES.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import add_conf, add_overrides
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 TASKS_EXAMPLES = """\
   {program} tasks preview --conf my_agent.yaml
   {program} tasks preview --conf my_agent.yaml --show 9 astune.task_reader.fields.query="{{ask}}\\n{{options:letters}}"
-  {program} tasks preview --conf my_agent.yaml --json > tasks.json"""
+  {program} tasks preview --conf my_agent.yaml --json > tasks.json
+  {program} tasks pools runs/my_project/my_run --show 20"""
 CHECK_EXAMPLES = """\
   {program} check-tasks --conf my_agent.yaml
   {program} check-tasks --conf my_agent.yaml --split validation astune.task_judge.answer_format=boxed
@@ -33,6 +35,22 @@ def add_tasks(commands: Commands) -> None:
     preview.add_argument("--show", type=int, default=3, metavar="N", help="tasks of each split to show; default: 3")
     preview.add_argument("--json", action="store_true", help="print JSON, with all problems")
     add_overrides(preview)
+
+    pools = actions.add_parser(
+        "pools",
+        help="what a run with astune.trainer.curriculum knows of its tasks",
+        description="How many tasks were new, being learned, mastered and hopeless, by step, and which they are now.",
+    )
+    pools.set_defaults(execute=_execute_pools)
+    pools.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
+    pools.add_argument("--show", type=int, default=5, metavar="N", help="tasks of each pool to name; default: 5")
+    pools.add_argument("--json", action="store_true", help="print JSON, with all tasks")
+
+
+def _execute_pools(known: argparse.Namespace) -> int:
+    from astune.cli.tasks.pools import show_pools
+
+    return show_pools(known.run_dir, known.show, known.json)
 
 
 def _execute_preview(known: argparse.Namespace) -> int:

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from astune.config.monitor import tracker_contradictions
-from astune.config.rules.algorithm import advantage_contradictions, algorithm_contradictions, find_unused_advantage_keys
+from astune.config.rules.algorithm import (
+    advantage_contradictions,
+    algorithm_contradictions,
+    curriculum_contradictions,
+    find_unused_advantage_keys,
+)
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
@@ -239,6 +244,7 @@ def _sampling(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 def _training(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     trainer = astune.trainer
     yield from keep_best_contradictions(astune)
+    yield from curriculum_contradictions(astune)
     if trainer.total_steps is None and trainer.total_epochs is None:
         yield "astune.trainer.total_steps", "neither total_steps nor total_epochs is set: the run would have no end"
     episodes = trainer.tasks_per_step * astune.rollout.num_repeat

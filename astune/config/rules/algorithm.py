@@ -164,6 +164,24 @@ def critic_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
 
 
+def curriculum_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """The key of `astune.trainer.curriculum` to change and what is wrong with it."""
+    keys, method, key = astune.trainer.curriculum, rules_of(astune.algorithm), "astune.trainer.curriculum.enabled"
+    if not keys.enabled:
+        for name in keys.find_changed():
+            yield f"astune.trainer.curriculum.{name}", "there is no curriculum without enabled: true; take the key out"
+    elif not method.plays or method.loss == "teacher":
+        yield (
+            key,
+            f"method {astune.algorithm.method!r} does not learn from rewards, which it goes by; take the key out",
+        )
+    elif astune.rollout.num_repeat == 1:
+        yield (
+            "astune.rollout.num_repeat",
+            f"1 attempt does not tell what a task is worth to a curriculum; expected 2 or more, or take {key} out",
+        )
+
+
 def find_unused_advantage_keys(algorithm: AlgorithmConfig) -> Iterator[tuple[str, str]]:
     """Keys that the advantage has no use for."""
     for name in algorithm.critic.find_changed() if algorithm.advantage != "gae" else ():

@@ -163,6 +163,14 @@ def _length(checked: CheckedConfig) -> Iterator[Finding]:
             fix="lower astune.trainer.tasks_per_step, collect more tasks, or take the key out",
         )
     steps = total_steps(checked)
+    curriculum, places = trainer.curriculum, steps * trainer.tasks_per_step
+    if curriculum.enabled and curriculum.new == 1 and places <= tasks:
+        yield warn(
+            f"new tasks come first, and the {places} places of the run are no more than the {tasks} tasks: the "
+            "curriculum never chooses",
+            where=checked.where("astune.trainer.curriculum.enabled"),
+            fix="astune.trainer.curriculum.new: 0.5 leaves half of each step to tasks that are known; else take it out",
+        )
     by_time = trainer.save_minutes > 0 and checked.config.backbone == "local"
     if trainer.save_every == 0 and not by_time and steps > LONG:
         yield warn(
