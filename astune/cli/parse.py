@@ -3,12 +3,14 @@ until a command is chosen, so that `--help` stays fast."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, tools, view
+from astune.cli.chinese import translate, wants_chinese
 from astune.cli.data import command as data
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
@@ -63,6 +65,8 @@ def make_parser(program: str) -> SuggestingParser:
     parser.epilog = "\n".join([f"{parser.epilog}\nexit codes:", *codes, ""])
     for command in parser.actions():
         add_log_level(command)
+    if wants_chinese(os.environ):
+        translate(parser)
     return parser
 
 
