@@ -67,6 +67,8 @@ def test_each_of_several_models_has_an_adapter_and_only_those_that_are_trained_a
     adapter, optimizer, total = adam({})
     assert adam({"a": {}}) == pytest.approx((adapter, optimizer, total))
     assert adam({"a": {}, "b": {"frozen": True}}) == pytest.approx((2 * adapter, optimizer, total + adapter))
+    past = {"a": {}, "old": {"past_of": "a", "size": 5}}
+    assert adam(past) == pytest.approx((6 * adapter, optimizer, total + 5 * adapter))
     assert adam({"a": {}, "b": {"lora": {"rank": 32}}, "c": {"frozen": True}}) == pytest.approx(
         (4 * adapter, 3 * optimizer, total + 3 * adapter + 2 * optimizer + adapter), rel=1e-2
     )
