@@ -256,12 +256,11 @@ class Area:
 
 
 def stack_areas(metrics: Metrics, names: Sequence[str], width: float = 100, height: float = 100) -> list[Area]:
-    """The areas of figures that add up to the same at every step, the first at the bottom; none before the second
-    step."""
+    """The areas of figures that are parts of a whole, the first at the bottom; none before the second step."""
     rows = [[row["step"], *(row[name] for name in names)] for row in metrics if all(name in row for name in names)]
     if len(rows) < 2:
         return []
-    frame = Frame(0, 0, width, height, (rows[0][0], rows[-1][0]), (0, math.fsum(rows[0][1:]) or 1))
+    frame = Frame(0, 0, width, height, (rows[0][0], rows[-1][0]), (0, max(math.fsum(row[1:]) for row in rows)))
     areas = []
     for place, name in enumerate(names, start=1):
         edges = [[(row[0], math.fsum(row[1:end])) for row in rows] for end in (place, place + 1)]
