@@ -16,8 +16,8 @@ medians over rounds of the ratios of calls per second, and of the rounds' median
 
 Then the tokens per second of the shipped model, which --episodes agents ask in turn, each three times with a call of
 the tool after each answer: sharing a server (`shared`), with a reset one each, sharing one that is reached over HTTP,
-with a session of their own at it, and with one that is started anew for each. All ways sample the same tokens. The
-rounds take turns; the ratio to `shared` is the median over rounds. Then the start of a server, and a reset.
+with a session of their own at it, new or reset, and with one that is started anew for each. All ways sample the same
+tokens. The rounds take turns; the ratio to `shared` is the median over rounds. Then the start of a server, and a reset.
 
 Then sandboxes (`AstuneSandbox`, where bubblewrap is there): the start of a fresh one until it takes commands, a reset,
 which ends one and starts another; the processor's time of one from its start to its end, and commands (`true`) per
@@ -198,6 +198,7 @@ async def measure_tokens(episodes: int, rounds: int) -> list[list[str]]:
             "reset": {**own, **command, "reset": "reset", "warm": episodes},
             "http": {"url": address},
             "session": {**own, "url": address, "warm": episodes},
+            "session, reset": {**own, "url": address, "reset": "reset", "warm": episodes},
             "restart": {**own, **command, "warm": 4},
         }
         setups = {}
