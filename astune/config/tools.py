@@ -84,9 +84,7 @@ class ToolServerConfig(Section):
             if isinstance(value, cls):
                 return value
             raise ValueError("a section with a command or a url")
-        if unknown := [name for name in value if name not in cls.model_fields]:
-            raise ValueError(f"any of {', '.join(cls.model_fields)} (unknown key {unknown[0]!r})")
-        if bool(value.get("command")) == bool(value.get("url")):
+        if set(value) <= set(cls.model_fields) and bool(value.get("command")) == bool(value.get("url")):
             raise ValueError("either a command or a url")
         return value
 
@@ -97,6 +95,8 @@ class ToolServerConfig(Section):
             raise ValueError(f"no {unread[0]}, which does not go with a {kind}")
         if self.isolation == SHARED and (unread := self._find_changed(("reset", "warm"))):
             raise ValueError(f"no {unread[0]}, as all episodes share the server; or isolation: episode")
+        if self.warm > self.most:
+            raise ValueError(f"warm of at most {self.most}, which is most, not {self.warm}")
         if self.reset_with and self.reset is None:
             raise ValueError("reset, the tool that reset_with has arguments for")
         return self
@@ -111,7 +111,7 @@ class ToolFailuresConfig(Section):
     episode ends as an error and is not trained."""
 
     said_no: Effect = Field("nothing", description="the tool answers that it cannot")
-    malformed: Effect = Field("nothing", description="arguments that are no object, or that the tool cannot take")
+    malformed: Effect = Field("nothing", description="no call can be read, or arguments are not what the tool takes")
     unknown: Effect = Field("nothing", description="a tool that was not offered")
     repeated: Effect = Field("nothing", description="a call that the agent has made before, with the same arguments")
     time_limit: Effect = Field("nothing", description="no answer within time_limit")

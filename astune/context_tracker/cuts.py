@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astune.config.rollout import ContextConfig
-from astune.context_tracker.calls import ChatAnswer, ChatRequest
+from astune.context_tracker.calls import ChatRequest
 from astune.context_tracker.prompt.messages import CallPlaces, Meaning, Message, content_text, meaning, without_system
-from astune.context_tracker.tracker import ContextTracker
+from astune.context_tracker.tracker import ContextTracker, Ready
 from astune.ropes import common_start
 from astune.sampling import ContextCut
 
@@ -57,21 +57,28 @@ class CutTracker(ContextTracker):
         self._standing: defaultdict[str, list[_Cut]] = defaultdict(list)
         self._cutting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def choices(
-        self, agent: str, request: ChatRequest, n: int = 1, *, trainable: bool = True, source: str | None = None
-    ) -> list[ChatAnswer]:
-        """`n` answers to `request`, cut where a cut was made, and where it is too long by now. Raises what a summary
+    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> Ready:
+        """As the tracker does, but cut where a cut was made, and where it is too long by now. Raises what a summary
         raises, too."""
-        if source in self._models.names and request.prompt is None:
-            cut = self._as_cut(agent, request)
-            if await super().count_tokens(agent, cut, source=source) >= self._most:
-                async with self._cutting[agent]:  # a call beside this one may make the cut that it needs
-                    cut = self._as_cut(agent, request)
-                    tokens = await super().count_tokens(agent, cut, source=source)
-                    if tokens >= self._most:
-                        cut = await self._make_cut(agent, request, cut, tokens, trainable, source)
-            request = cut
-        return await super().choices(agent, request, n, trainable=trainable, source=source)
+        if source not in self._models.names or request.prompt is not None:
+            return await super()._prepare(agent, request, source, trainable)
+        ready = await self._prepare_cut(agent, request, source)
+        if len(ready.prompt.ids) < self._most:
+            return ready
+        waits = self._cutting[agent].locked()
+        async with self._cutting[agent]:
+            if waits:  # a call beside this one may have made the cut that it needs
+                ready = await self._prepare_cut(agent, request, source)
+            tokens = len(ready.prompt.ids)
+            if tokens < self._most:
+                return ready
+            cut = await self._make_cut(agent, request, ready.request, tokens, trainable, source)
+            return ready if cut is ready.request else await super()._prepare(agent, cut, source, trainable)
+
+    async def _prepare_cut(self, agent: str, request: ChatRequest, source: str | None) -> Ready:
+        """The request with the cuts that were made, whether or not it fits."""
+        cut = self._as_cut(agent, request)
+        return Ready(cut, len(self.turns), await self._build(agent, cut, source, must_fit=False))
 
     async def count_tokens(self, agent: str, request: ChatRequest, *, source: str | None = None) -> int:
         """Count the tokens of the prompt with the cuts that were made."""
@@ -140,7 +147,8 @@ class CutTracker(ContextTracker):
             _join_users(messages, stop), now.tools, may_call=False, temperature=now.temperature, top_p=now.top_p
         )
         source = source if self._config.model is None else self._config.model
-        answers = await super().choices(agent, asked, trainable=trainable, source=source)
+        ready = await super()._prepare(agent, asked, source, trainable)
+        answers = await self._answer(agent, ready, 1, trainable, source)
         return len(self.turns) - 1, answers[0].message["content"] or ""
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from astune.context_tracker import forks
 from astune.context_tracker.agent_models import AgentModels
@@ -43,6 +43,14 @@ __all__ = ["ChatAnswer", "ChatRequest", "ContextTracker"]
 
 MANY_PIECES = 2000
 """Messages, tool calls and tools, which a template goes through one by one, that take long: tens of milliseconds."""
+
+
+class Ready(NamedTuple):
+    """A request as it is sent, the number of turns that were recorded when its prompt was made, and the prompt."""
+
+    request: ChatRequest
+    seen: int
+    prompt: Prompt
 
 
 class ContextTracker:
@@ -192,8 +200,16 @@ class ContextTracker:
         whatever the model raises.
         """
         self._check(request, n, source)
-        seen = len(self._forest.turns)
-        prompt = await self._build(agent, request, source)
+        ready = await self._prepare(agent, request, source, trainable)
+        return await self._answer(agent, ready, n, trainable, source)
+
+    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> Ready:
+        """The request as it is sent, with its prompt."""
+        return Ready(request, len(self._forest.turns), await self._build(agent, request, source))
+
+    async def _answer(self, agent: str, ready: Ready, n: int, trainable: bool, source: str | None) -> list[ChatAnswer]:
+        """`choices` for a prompt that is made."""
+        request, seen, prompt = ready
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy and self._models.is_trained(source)
         kept = self._copy_request(agent, request, prompt)

@@ -18,10 +18,12 @@ from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.scripted_episode import DryRun
 from astune.task_judge.judge_base import Judge
 from astune.task_reader.task_reader_base import Split
+from astune.tools import ToolServers
 from astune.training.held_out import Evaluation
 from astune.training.rollout_setup import environment_service
 from astune.types import Episode, Task
 from astune.workflow.workflow_base import WorkflowFactory
+from astune.workspaces.pool import WorkspacePool
 
 
 class Missing(Exception):
@@ -37,6 +39,8 @@ MAKERS: Mapping[str, tuple[str, str]] = {
     "model_dir": ("model", "the model's folder"),
     "chat_format": ("model", "the model's tokenizer and chat template"),
     "size": ("model", "the size of the model"),
+    "servers": ("tools", "servers of tools that start"),
+    "workspaces": ("workspace", "a workspace that can be made"),
     "workflow": ("workflow", "a workflow that loads"),
     "judge": ("judge", "a judge that loads"),
     "wording": ("judge", "a judge that knows a right answer"),
@@ -63,6 +67,8 @@ class CheckedConfig:
     model_dir: Path
     chat_format: ChatFormat
     size: ModelSize
+    servers: ToolServers
+    workspaces: WorkspacePool | None
     workflow: WorkflowFactory
     judge: Judge | None
     wording: str

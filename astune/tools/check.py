@@ -37,16 +37,19 @@ async def check_servers(config: ToolsConfig) -> AsyncIterator[ToolFinding]:
             async with servers:
                 async for finding in _check_one(name, servers):
                     yield finding
-        except (SetupError, ConfigError) as error:
+        except ConfigError as error:
+            broken = True
+            yield ToolFinding("fault", name, str(error).removeprefix(f"{KEY}.{name}: "), "correct the key")
+        except SetupError as error:
             broken = True
             said = str(error).removeprefix(f"{KEY}.{name}: ").removesuffix("; no episode was started")
-            yield ToolFinding("fault", name, said, "start it by hand and look, or correct the key")
+            yield ToolFinding("fault", name, said, "start it by hand and look")
     if not broken and len(config.servers) > 1:
         try:
             async with ToolServers(config):
                 pass
         except (SetupError, ConfigError) as error:
-            yield ToolFinding("fault", "", str(error), "rename a tool")
+            yield ToolFinding("fault", "together", str(error), "correct the key")
 
 
 async def _check_one(name: str, servers: ToolServers) -> AsyncIterator[ToolFinding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import shutil
 import sys
@@ -11,12 +12,17 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from astune.config.tools import ToolServerConfig
 from astune.errors import ConfigError, MissingDependency, ToolServerError
 from astune.support.concurrency import first_error
 from astune.support.user_values import text_of
+
+logger = logging.getLogger(__name__)
 
 LAST_CHARACTERS = 2000
 """Kept of what a server writes to its standard error."""
@@ -130,7 +136,7 @@ class Connection:
             async with AsyncExitStack() as stack:
                 read, write = (await stack.enter_async_context(self._transport()))[:2]
                 self._said.close_writing()
-                session = await stack.enter_async_context(mcp.ClientSession(read, write))
+                session = await stack.enter_async_context(mcp.ClientSession(read, write, message_handler=self._hear))
                 await session.initialize()
                 self.tools = await _list_tools(session)
                 self._session = session
@@ -142,6 +148,11 @@ class Connection:
             self._session = None
             self._ready.set()
 
+    async def _hear(self, message: object) -> None:
+        """What the server says without being asked; an error if that is not of the protocol."""
+        if isinstance(message, ValidationError):
+            _warn_of_text(self.name, repr(message.errors()[0]["input"])[:200])
+
     def _transport(self) -> Any:
         config = self._config
         if config.url is None:
@@ -152,13 +163,13 @@ class Connection:
             parameters = mcp_package().StdioServerParameters(
                 command=command,
                 args=arguments,
-                env=config.env | {name: variable(self.name, "pass_env", name) for name in config.pass_env},
+                env=config.env | {name: os.environ[name] for name in config.pass_env},
                 cwd=config.folder,
             )
             return mcp_package().stdio_client(parameters, errlog=self._said.open())
         headers = {}
         if config.token_env is not None:
-            headers["Authorization"] = f"Bearer {variable(self.name, 'token_env', config.token_env)}"
+            headers["Authorization"] = f"Bearer {os.environ[config.token_env]}"
         if config.transport == "sse":
             return import_module("mcp.client.sse").sse_client(config.url, headers=headers)
         return _open_http(config.url, headers)
@@ -206,20 +217,44 @@ def to_wire(message: Any) -> Wire:
     return wire
 
 
-def variable(server: str, key: str, name: str) -> str:
-    """The value of an environment variable of the run. Raises ConfigError if it is not set."""
-    if name not in os.environ:
-        raise ConfigError(f"astune.tools.servers.{server}.{key}: the environment variable {name} is not set")
-    return os.environ[name]
+def check_keys(server: str, config: ToolServerConfig) -> None:
+    """Raises ConfigError if there is no such program, folder or variable as the server is to have."""
+    key = f"astune.tools.servers.{server}"
+    tokens = () if config.token_env is None else (config.token_env,)
+    for name, variables in {"pass_env": config.pass_env, "token_env": tokens}.items():
+        for variable in variables:
+            if variable not in os.environ:
+                raise ConfigError(f"{key}.{name}: the environment variable {variable} is not set")
+    if config.url is not None:
+        return
+    folder, program = Path(config.folder or "."), config.command[0]
+    if not folder.is_dir():
+        raise ConfigError(f"{key}.folder: there is no such folder: {folder}")
+    found = (folder / program).is_file() if "/" in program else shutil.which(program, path=config.env.get("PATH"))
+    if not found and program != "python":
+        raise ConfigError(f"{key}.command: there is no program {program!r}")
 
 
 @functools.cache
 def mcp_package() -> Any:
     """The package `mcp`. Raises MissingDependency."""
     try:
-        return import_module("mcp")
+        package = import_module("mcp")
     except ModuleNotFoundError as error:
         raise MissingDependency('astune.tools.servers needs the package mcp: pip install "astune[tools]"') from error
+    logging.getLogger("mcp.client.stdio").addFilter(lambda record: False)  # `_warn_of_text` says it in a line
+    return package
+
+
+@functools.cache
+def _warn_of_text(server: str, text: str) -> None:
+    """Say it once."""
+    logger.warning(
+        "astune.tools.servers.%s: the server prints to its standard output, which is for its answers; let it print to "
+        "its standard error: %s",
+        server,
+        text,
+    )
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from astune.config.tools import SHARED, ToolsConfig
 from astune.errors import ConfigError, SetupError, ToolServerError, nearest
 from astune.support.concurrency import all_or_none
 from astune.support.lending import Loan
-from astune.tools.connection import INVALID_PARAMS, CallRefused, Connection, Wire
+from astune.tools.connection import INVALID_PARAMS, CallRefused, Connection, Wire, check_keys
 from astune.tools.pool import ServerPool
 from astune.tools.results import ToolResult, read_result, unknown_tool
 from astune.types import Task
@@ -39,7 +39,7 @@ class ServedTool:
 
 class ToolServers:
     """The servers of `astune.tools` while this is entered. Entering raises SetupError where one does not start, and
-    ConfigError where their tools do not go together."""
+    ConfigError where a key is wrong, or their tools do not go together."""
 
     def __init__(self, config: ToolsConfig) -> None:
         self.config = config
@@ -49,6 +49,8 @@ class ToolServers:
         self.pools: dict[str, ServerPool] = {}
 
     async def __aenter__(self) -> ToolServers:
+        for name, each in self.config.servers.items():
+            check_keys(name, each)
         starting = asyncio.Semaphore(2 * (os.cpu_count() or 1))  # a start takes a core for its first second
         self.pools = {name: ServerPool(name, each, starting) for name, each in sorted(self.config.servers.items())}
         try:
@@ -85,7 +87,10 @@ class ToolServers:
     def _find_tools(self) -> dict[str, ServedTool]:
         found: dict[str, ServedTool] = {}
         for server, connection in self.first.items():
-            for tool in self._tools_of(server, connection):
+            tools = list(self._tools_of(server, connection))
+            if not tools:
+                raise ConfigError(f"{KEY}.{server}: no tool is left for agents: allow, deny and reset leave none")
+            for tool in tools:
                 if other := found.get(tool.name):
                     raise ConfigError(
                         f"{KEY}.{server}: its tool {tool.theirs!r} has the name of one of {other.server}; give it "

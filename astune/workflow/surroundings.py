@@ -56,8 +56,7 @@ class Surroundings:
         still runs in the workspace is ended first.
 
             async with tuner.artifacts() as box:
-                await box.write("/workspace/test.py", TEST)
-                passed = (await box.run(["python3", "-I", "test.py"])).exit_code == 0
+                passed = (await box.run(["python3", "-I", "program.py"], stdin=b"4")).stdout == b"8\n"
 
         Raises WorkflowError where the workspace is no AstuneSandbox, EnvServiceError where it has ended or has more
         files, JudgeError where the box cannot be had: the episode then has no reward, and never 0.

@@ -86,6 +86,10 @@ class ToolLog:
         """A model's answer, in OpenAI's shape, which may call tools."""
         self._called |= {call["id"]: call["function"] for call in message.get("tool_calls") or ()}
 
+    def add_unread(self, tool_call: str) -> None:
+        """An answer that the agent gets as text, though it has marks of a call: malformed, of nobody knows which."""
+        self._end_by(UNKNOWN_TOOL, ToolUse(message=f"no call could be read: {tool_call:.200}", causes={"malformed": 1}))
+
     def add_request(self, messages: Sequence[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]]) -> None:
         """Count the results among the messages of an agent's request, in OpenAI's shape. Their text alone says how each
         call went."""
@@ -108,8 +112,9 @@ class ToolLog:
         repeated, arguments = False, None
         if function is not None:
             arguments = _read_arguments(function)
-            repeated = (name, str(arguments)) in self._made
-            self._made.add((name, str(arguments)))
+            made = name, json.dumps(arguments, sort_keys=True)
+            repeated = made in self._made
+            self._made.add(made)
         if error is not None and offered is not None:
             cause = self.find_cause(None if function is None else offered, arguments, error)
         name = UNKNOWN_TOOL if offered is None else name
@@ -145,12 +150,13 @@ class ToolLog:
             raise self._ended
 
     def turns_with(self, causes: frozenset[ToolCause], turns: Sequence[Turn]) -> frozenset[int]:
-        """The numbers of the turns with a call that has one of the causes."""
+        """The numbers of the turns with a call that has one of the causes. One that could not be read is malformed."""
         found = {call_id for call_id, of_call in self._causes.items() if not causes.isdisjoint(of_call)}
         return frozenset(
             number
             for number, turn in enumerate(turns)
-            if any(call.get("id") in found for call in turn.response.get("tool_calls") or ())
+            if ("malformed" in causes and turn.unread)
+            or any(call.get("id") in found for call in turn.response.get("tool_calls") or ())
         )
 
     def _end_by(self, name: str, use: ToolUse) -> None:

@@ -270,6 +270,8 @@ class Tuner(Surroundings):
             self._calls.discard(call)
         for answer in answers:
             self.tool_log.add_calls(answer.message)
+            if answer.turn.unread:
+                self.tool_log.add_unread(answer.message.get("content") or "")
         for limit in met:
             if limit in self._limits:  # a call beside this one may have found it
                 self._limits.remove(limit)

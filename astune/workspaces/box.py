@@ -15,9 +15,8 @@ async def open_box(artifacts: bytes | None, limits: SandboxLimits | None = None)
     """A sandbox of its own for a judge, in which the files of `Episode.artifacts` lie.
 
         async with open_box(episode.artifacts) as box:
-            await box.write("/workspace/test.py", TEST)              # after the agent's files, so it replaces theirs
-            result = await box.run(["python3", "-I", "/workspace/test.py"], seconds=10.0)
-        return Verdict(float(result.exit_code == 0))
+            result = await box.run(["python3", "-I", "program.py"], seconds=10.0, stdin=b"4")
+        return Verdict(float(result.stdout == b"8\n"))   # not by the exit code, which the agent's program chooses
 
     Raises JudgeError where the episode has no files or the box cannot be had: no reward, and never 0.
     """

@@ -54,6 +54,7 @@ os.kill(1, 9)
 libc = ctypes.CDLL(None, use_errno=True)
 attempt("makes namespaces", lambda: refused(libc.unshare(0x10000000)))
 attempt("mounts", lambda: refused(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)))
+attempt("makes sockets that no namespace parts", lambda: socket.socket(40, 1).close())
 attempt("has memory that no limit counts", lambda: os.memfd_create("x"))
 if os.getuid() == 0 or int(next(l for l in open("/proc/self/status") if l.startswith("CapEff")).split()[1], 16):
     found.append("has rights of root")

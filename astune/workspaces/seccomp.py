@@ -47,6 +47,10 @@ REFUSED: dict[str, tuple[int, int]] = {
     "reboot": (169, 142),
 }
 """Memory that no limit counts, other processes' memory and descriptors, mounts, and the kernel's own affairs."""
+SOCKET = (41, 198)
+FAMILIES = (1, 2, 10, 16)
+"""The sockets that may be made: UNIX, INET, INET6 and NETLINK are the sandbox's own. VSOCK, which no namespace parts,
+would lead to other sandboxes and to the machine's host."""
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, KILL, NOT_PERMITTED = 0x7FFF0000, 0x80000000, 0x00050001
 X32 = 0x40000000
@@ -61,7 +65,10 @@ def write_filter() -> bytes:
     number, column = MACHINES[machine]
     refused = [calls[column] for calls in REFUSED.values()]
     steps = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, number), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
-    steps.append((AT_LEAST, len(refused) + 1, 0, X32))
-    steps += [(EQUAL, len(refused) - place, 0, call) for place, call in enumerate(refused)]
-    steps += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, NOT_PERMITTED)]
+    below, families = len(refused), len(FAMILIES)
+    steps.append((AT_LEAST, below + families + 2, 0, X32))
+    steps += [(EQUAL, below - place + families + 1, 0, call) for place, call in enumerate(refused)]
+    steps += [(EQUAL, 0, families + 2, SOCKET[column]), (LOAD, 0, 0, 16)]  # its first argument
+    steps += [(EQUAL, families - place, 0, family) for place, family in enumerate(FAMILIES)]
+    steps += [(RETURN, 0, 0, NOT_PERMITTED), (RETURN, 0, 0, ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)

@@ -12,6 +12,7 @@ from typing import Any
 
 from astune.environment.environment_base import Action, Environment, Instance, Message, Observation, ToolCall
 from astune.errors import ConfigError, EnvServiceError, TaskError, nearest
+from astune.support.user_values import figure
 from astune.worlds.gymnasium_env import SPLITS, world_seed
 from astune.worlds.openenv_actions import LIST_TOOLS, Tool, Wording, tell_faults
 from astune.worlds.openenv_server import ErrorAnswer, Link, OpenEnvServer
@@ -63,6 +64,8 @@ class OpenEnvEnvironment(Environment):
         if reward not in REWARDS:
             expected = f"expected {' or '.join(REWARDS)}.{nearest(reward, REWARDS)}"
             raise ConfigError(f"{self.env_type}: reward is {reward!r}; {expected}")
+        if unfinished is not None and figure(unfinished) is None:
+            raise ConfigError(f"{self.env_type}: unfinished is {unfinished!r}; expected a number")
         self._scoring, self._seed, self._instruction = Scoring(reward, unfinished), seed, instruction
         self._server = OpenEnvServer(url, seconds=timeout, token_variable=token_variable)
         self._lists = bool(self._server.splits)

@@ -164,6 +164,25 @@ async def test_calls_side_by_side_share_a_cut(chat_format):
     assert [turn.cut is None for turn in tracker.turns] == [True, False, True]
 
 
+class Counted(CutTracker):
+    built = 0
+
+    async def _build(self, *given, **named):
+        self.built += 1
+        return await super()._build(*given, **named)
+
+
+@pytest.mark.parametrize(("strategy", "more"), [("discard", 1), ("restart", 2)])
+async def test_a_prompt_is_rendered_once_but_for_a_cut(chat_format, strategy, more):
+    """Each cut renders again what is left, and what its summary is made of."""
+    config = kept(strategy, at=0.6, **({} if strategy == "discard" else {"prompt": "Sum"}))
+    policy = ScriptedPolicy(scripted, chat_format, context_length=1000)
+    tracker = Counted(config, policy, chat_format, Sampling(120), max_turns=40, seed=1)
+    await read_pages(tracker, 4)
+    cuts = sum(turn.cut is not None for turn in tracker.turns)
+    assert cuts and tracker.built == 5 + more * cuts
+
+
 async def play(chance, chat_format):
     """Random agents (`test_tracker_histories`), whose conversations are cut again and again."""
     strategy = chance.choice(["discard", "summarise", "restart"])

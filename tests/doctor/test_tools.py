@@ -21,3 +21,41 @@ def test_a_sound_server_and_one_that_does_not_start(run_doctor):
 def test_state_that_all_episodes_share_is_a_warning(run_doctor):
     findings = run_doctor({"tools": {"servers": {"notes": {"command": ["python", SERVER]}}}})
     assert of_tools(findings) == [("ok", "notes"), ("warn", "notes"), ("ok", "notes")]
+
+
+ASKS_TOOLS = """
+async def agent(task, tuner):
+    assert (await tuner.tools.call("show"), tuner.workspace.workdir)
+    client, messages = tuner.openai_client("agent"), [{"role": "user", "content": task.query}]
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=tuner.tools.openai)
+    return reply.choices[0].message.content
+"""
+
+
+def test_the_dry_run_has_the_tools_and_the_workspace_of_a_run(run_doctor):
+    tools = {"servers": {"notes": {"command": ["python", SERVER], "isolation": "episode", "reset": "reset"}}}
+    findings = run_doctor({"tools": tools, "rollout": {"workspace": {"type": "none"}}}, agent_py=ASKS_TOOLS)
+    dry = [(finding.level, finding.what) for finding in findings if finding.check == "dry run"]
+    assert dry[0][0] == "ok" and "tools: add, show" in dry[0][1]
+    assert all("made-up arguments" not in what for _, what in dry)  # of what may change something, nothing is tried
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"command": ["pythn", SERVER]}, ("astune.tools.servers.notes.command", "no program 'pythn'")),
+        ({"command": ["python", SERVER], "folder": "nowhere"}, ("astune.tools.servers.notes.folder", "no such folder")),
+        ({"command": ["python", SERVER], "deny": ["ad"]}, ("astune.tools.servers.notes.deny", "Did you mean 'add'?")),
+        (
+            {"command": ["python", SERVER], "allow": ["reset"], "isolation": "task", "reset": "reset"},
+            ("no tool is left", "for agents"),
+        ),
+    ],
+)
+def test_a_wrong_key_of_a_server_is_named(run_doctor, keys, said):
+    (fault,) = [
+        each
+        for each in run_doctor({"tools": {"servers": {"notes": keys}}})
+        if each.level == "fail" and each.check == "tools"
+    ]
+    assert all(part in fault.what for part in said) and fault.fix == "correct the key"

@@ -129,6 +129,7 @@ def test_an_episode_without_a_reward_has_no_score_unless_it_is_said_what_that_is
             {"show": ["sayd"]},
             "no field 'sayd' in observations. Did you mean 'said'? There are: ",
         ),
+        ("guess", {"unfinished": "none"}, "unfinished is 'none'; expected a number"),
         ("guess", {"tasks": 3}, "tasks: the server lists its tasks itself"),
         ("tools", {"instruction": "rules"}, "instruction: the server lists no tasks"),
         ("guess", {"token_variable": "NOT_SET"}, "the variable NOT_SET is not set"),

@@ -114,6 +114,11 @@ async def test_what_a_failure_does_is_an_option(play):
     assert episode_from_row(row).episode.no_credit == episode.no_credit
     episode = await play(loop, answers, said_no="end")
     assert (episode.stop_reason, len(episode.turns)) == (StopReason.ERROR, 1)
+    unread = call("show").replace("}\n", "\n")  # a brace is missing, so that the agent gets it as text
+    episode = await play(loop, [call("add"), unread], malformed="no_credit")
+    assert episode.no_credit == frozenset({0, 1})
+    episode = await play(loop, [unread], malformed="end")
+    assert episode.stop_reason is StopReason.ERROR and "no call could be read" in episode.error.message
     episode = await play(loop, [call("die"), "all is well"], broke="nothing")
     assert (episode.stop_reason, episode.reward) == (StopReason.COMPLETED, 1.0)
 

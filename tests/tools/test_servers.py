@@ -10,7 +10,7 @@ from astune.errors import ConfigError, SetupError
 from astune.tools.results import read_result
 from astune.types import Task
 from tests.rows import each_row
-from tests.tools.conftest import TASK, notes, servers_of
+from tests.tools.conftest import SERVER, TASK, notes, servers_of
 
 pytest.importorskip("mcp")
 
@@ -155,16 +155,38 @@ async def test_names_can_be_chosen_and_tools_left_out():
     [
         ({"a": notes()["notes"], "b": notes()["notes"]}, ConfigError, "rename={add: b_add}"),
         (notes(deny=["ad"]), ConfigError, "astune.tools.servers.notes.deny: no tool 'ad'. Did you mean 'add'?"),
-        ({"x": {"command": ["no-such-program"]}}, SetupError, "astune.tools.servers.x: the server does not start"),
+        (
+            notes(deny=["refuse"], allow=["refuse"]),
+            ConfigError,
+            "astune.tools.servers.notes: no tool is left for agents",
+        ),
+        ({"x": {"command": ["no-such-program"]}}, ConfigError, "x.command: there is no program 'no-such-program'"),
+        ({"x": {"command": ["./no-such-file"]}}, ConfigError, "x.command: there is no program './no-such-file'"),
+        (notes(folder="/nowhere"), ConfigError, "notes.folder: there is no such folder: /nowhere"),
+        (
+            {"x": {"command": ["python", "-c", "print('hello')"]}},
+            SetupError,
+            "astune.tools.servers.x: the server does not start",
+        ),
         ({"x": {"command": ["python", "-c", "raise SystemExit('no data')"]}}, SetupError, "it said: no data"),
         ({"x": {"url": "http://127.0.0.1:9/mcp"}}, SetupError, "astune.tools.servers.x: the server does not start"),
-        (notes(pass_env=["NOT_SET"]), SetupError, "the environment variable NOT_SET is not set"),
+        (notes(pass_env=["NOT_SET"]), ConfigError, "notes.pass_env: the environment variable NOT_SET is not set"),
     ],
 )
 async def test_what_is_wrong_is_said_before_the_first_episode(servers, error, message):
     with pytest.raises(error, match=re.escape(message)):
         async with servers_of(servers):
             pass
+
+
+async def test_text_that_a_server_prints_among_its_answers_is_told_of_once(tmp_path, caplog):
+    loud = tmp_path / "loud.py"
+    loud.write_text(f"import runpy\nprint('hello', flush=True)\nrunpy.run_path({str(SERVER)!r}, run_name='__main__')\n")
+    async with servers_of({"loud": {"command": ["python", str(loud)], "isolation": "task", "warm": 2}}) as servers:
+        tools = await servers.take("e1", TASK)
+        assert await say(tools, "show") == "none"
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
+    assert said.startswith("astune.tools.servers.loud: the server prints to its standard output") and "'hello'" in said
 
 
 @each_row(
@@ -175,6 +197,7 @@ async def test_what_is_wrong_is_said_before_the_first_episode(servers, error, me
         ({"command": ["x"], "transport": "sse"}, "no transport, which does not go with a command"),
         ({"command": ["x"], "reset": "reset"}, "no reset, as all episodes share the server"),
         ({"command": ["x"], "isolation": "episode", "reset_with": {"a": "b"}}, "reset, the tool that"),
+        ({"command": ["x"], "isolation": "episode", "warm": 3, "most": 2}, "warm of at most 2, which is most, not 3"),
         ({"command": ["x"], "rename": {"a": "two words"}}, "names of up to 64 letters"),
     ],
 )

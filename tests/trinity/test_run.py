@@ -35,7 +35,7 @@ from astune.training.schedule import TaskSchedule, learning_rate
 from astune.training.tasks import read_tasks
 from astune.types import Episode, Group
 from tests.launched import wait_for
-from tests.tools.noting import SERVERS, check
+from tests.tools.noting import CUTS, SERVERS, check, check_cuts
 from tests.trinity.pages import launch_as_written
 
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
@@ -85,6 +85,7 @@ SETTINGS = (
     "astune.task_reader.max_validation_tasks=4",
     "astune.monitor.check_invariants=true",
     "astune.monitor.progress=plain",
+    CUTS,
 )
 
 
@@ -213,6 +214,11 @@ def test_agents_with_tools_play_the_same_episodes_as_on_the_local_backbone(finis
 def test_each_episode_has_a_server_of_tools_of_its_own(finished: tuple[Path, str]) -> None:
     run, _ = finished
     check([record.episode for record in records(run)])
+
+
+def test_conversations_that_grow_too_long_are_cut(finished: tuple[Path, str]) -> None:
+    run, _ = finished
+    check_cuts([record.episode for record in records(run)])
 
 
 def test_a_step_of_trinitys_trainer_is_a_step_of_the_local_learner(

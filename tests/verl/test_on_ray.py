@@ -56,8 +56,8 @@ from astune.training.tasks import read_tasks
 from astune.types import Episode, Generation, Group, Policy, RunReport, Sample, Sampling, StopReason, Task
 from tests.backbone.local.test_examples import CONVERSATIONS
 from tests.backbone.local.test_preferences import pairs
+from tests.tools.noting import CUTS, check, check_cuts
 from tests.tools.noting import SETTINGS as TOOLS
-from tests.tools.noting import check
 from tests.verl.apart import AHEAD, APART, Watched
 from tests.verl.on_ray import demo, run_on, second_node, started
 from tests.verl.playing import TASKS, Playing, what_came
@@ -113,7 +113,7 @@ def test_episodes_are_those_of_the_local_backbone(finished: RunReport, tmp_path:
     """Those of the first step, which both play with the same weights. Which requests meet in a server depends on time,
     and with them the last digit of a probability, so one token in a million may be another."""
     assert finished.error is None and (finished.status, finished.steps) == ("completed", 3)
-    settings = (f"astune.runs_dir={tmp_path}", "astune.trainer.total_steps=1")
+    settings = (f"astune.runs_dir={tmp_path}", "astune.trainer.total_steps=1", CUTS)
     here = played(run_training(demo(*settings, backbone="local"), load_local))
     there = {record.episode.episode_id: record.episode for record in played(finished)}
     assert len(there) == 3 * 4 * 8 and len(here) == 4 * 8
@@ -154,6 +154,10 @@ def compare_with_local(report: RunReport, config: AstuneConfig, file: str) -> No
 
 def test_each_episode_has_a_server_of_tools_of_its_own(finished: RunReport) -> None:
     check([record.episode for record in played(finished)])
+
+
+def test_conversations_that_grow_too_long_are_cut(finished: RunReport) -> None:
+    check_cuts([record.episode for record in played(finished)])
 
 
 def test_steps_are_those_of_the_local_backbone(finished: RunReport) -> None:

@@ -1,11 +1,14 @@
 """Real AgentScope 1.x agents, and workflows written for AgentScope 1.x's tuner."""
 
 import importlib.util
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from astune.config.rollout import ContextConfig
+from astune.context_tracker.cuts import CutTracker
 from astune.errors import MissingDependency, WorkflowError
 from astune.types import UNKNOWN_TOOL, Task, ToolUse, WorkflowOutput
 from astune.workflow.workflow_base import Workflow, as_workflow, check_output
@@ -74,6 +77,31 @@ async def test_an_agent_runs_its_tool_and_its_calls_are_one_exact_timeline(make_
     sampled = [chat_format.decode(timeline.token_ids[span.start : span.stop]) for span in timeline.spans]
     assert sampled == [answer + "<|im_end|>" for answer in ANSWERS]
     assert "<tool_response>\n12\n</tool_response>" in chat_format.decode(timeline.token_ids)
+
+
+async def test_where_the_run_cuts_conversations_an_agent_keeps_its_own_whole(make_tuner, chat_format):
+    cuts = partial(CutTracker, ContextConfig(strategy="discard", at=900))
+    calls = [f'<tool_call>\n{{"name": "look", "arguments": {{"page": {page}}}}}\n</tool_call>' for page in range(3)]
+    tuner, tracker, policy = make_tuner([*calls, "The answer is 12."], kind=cuts)
+
+    def look(page: int) -> ToolResponse:
+        """Read a page.
+
+        Args:
+            page (int): which
+        """
+        return ToolResponse(content=[TextBlock(type="text", text=f"page {page}: " + "rain " * 60)])
+
+    agent = make_agent(tuner.model("solver"), [])
+    agent.toolkit.register_tool_function(look)
+    assert (await agent(Msg("user", TASK.query, "user"))).get_text_content() == "The answer is 12."
+    assert {turn.fork for turn in tracker.turns if turn.cut is not None} == {"context_cut"}
+    shown = chat_format.decode(policy.calls[-1][0])
+    assert [f"page {page}:" in shown for page in range(3)] == [False, False, True]
+    results = [
+        block for message in await agent.memory.get_memory() for block in message.get_content_blocks("tool_result")
+    ]
+    assert ["rain rain" in str(block["output"]) for block in results] == [True] * 3
 
 
 async def test_a_workflow_function_for_agentscopes_tuner_runs_unchanged(make_tuner):

@@ -28,6 +28,7 @@ from astune.support.resources import tiny_model_dir
 from astune.support.user_code import code_of, place_of, source_of
 from astune.support.user_values import text_of
 from astune.task_judge import Judge
+from astune.tools import ToolServers
 from astune.training.rollout_setup import NoPolicy, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
 from astune.workflow.agentscope import HOST_TOOLS
@@ -104,6 +105,8 @@ def dry_setup(checked: CheckedConfig) -> RolloutSetup:
         auxiliary_models=auxiliary_models,
         environments=environments_of(service),
         environment_params=service.params,
+        tools=checked.servers,
+        workspaces=checked.workspaces,
     )
 
 
@@ -142,7 +145,7 @@ def _try_tools(
 ) -> Iterator[Finding]:
     """An episode with a call as it should be, and one with a call that lacks its arguments."""
     sampling = sampling_for(checked.config, "sampled")
-    tool = tool_to_try(played)
+    tool = tool_to_try(played, setup.tools)
     if tool is not None:
         script = ModelScript(played.script.text, probe_tool=tool, valid=True)
         yield from on_fitting_call(checked, play(task, setup, script, sampling, seconds=seconds), tool)
@@ -324,10 +327,12 @@ def _find_untrained(episode: Episode, where: str) -> Iterator[Finding]:
 _AGENT = re.compile(r"\bAgent\(")
 
 
-def tool_to_try(played: DryRun) -> str | None:
-    """The first tool that does not look made to hand in the answer; none that would act on this machine."""
+def tool_to_try(played: DryRun, servers: ToolServers) -> str | None:
+    """The first tool that does not look made to hand in the answer; none that would act on this machine, nor one of a
+    server that may change something."""
     subjects = [subject.removeprefix(HOST_TOOLS) for subject in played.notes if subject.startswith(HOST_TOOLS)]
     here = {name for subject in subjects for name in subject.split(", ")}
+    here |= {name for name, tool in servers.tools.items() if not tool.read_only}
     return next((name for name in played.tools if not ENDS.search(name) and name not in here), None)
 
 

@@ -18,11 +18,13 @@ def check_workspace(checked: CheckedConfig) -> Iterator[Finding]:
     """Find whether one can be made, which for a sandbox of ours proves from inside that it holds."""
     config = checked.config.rollout.workspace
     if config.type is None:
+        checked.workspaces = None
         return
     if config.type == NO_ISOLATION:
         yield warn(UNISOLATED, where=checked.where(f"{KEY}.type"), fix=f"set {KEY}.type to {OURS}")
+    pool = WorkspacePool(config.model_copy(update={"warm": 0}))
     try:
-        asyncio.run(_make_one(WorkspacePool(config.model_copy(update={"warm": 0}))))
+        asyncio.run(_make_one(pool))
     except AstuneError as error:
         yield fail(
             str(error),
@@ -30,6 +32,7 @@ def check_workspace(checked: CheckedConfig) -> Iterator[Finding]:
             fix="see docs/workflows.md (a workspace for tools) for what it needs",
         )
         return
+    checked.workspaces = pool
     proved = (
         "; tried from inside, it reaches nothing of this machine and its limits hold" if config.type == OURS else ""
     )

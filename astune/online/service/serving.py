@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from astune.config.schema import Config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import StoreError
+from astune.errors import ConfigError, StoreError
 from astune.online.clock import SteadyClock, format_at
 from astune.online.comparing.sampling import VersionSampler
 from astune.online.comparing.service import Comparisons
@@ -72,7 +72,7 @@ class OnlineService:
     closed; `poll` looks for a newer version.
 
     Raises:
-        ConfigError: tokens that are missing.
+        ConfigError: tokens that are missing, or conversations that a run would cut.
         StoreError: the database cannot be used.
         ModelError: the model cannot be loaded.
     """
@@ -89,6 +89,11 @@ class OnlineService:
         clock = clock or SteadyClock()
         astune = config.astune
         online, serve = astune.online, astune.online.serve
+        if (strategy := astune.rollout.context.strategy) != "none":
+            raise ConfigError(
+                f"astune.rollout.context.strategy: got {strategy!r}, but `astune online` answers conversations as they "
+                "are; take the key out"
+            )
         access = AccessControl(serve, read_tokens(serve), time.monotonic)
         redactor = Redactor.of(online.redact)
         self.telemetry = Telemetry(online.telemetry, model.name)

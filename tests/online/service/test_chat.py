@@ -1,15 +1,19 @@
 """Chat over the service: what is answered is in the store, calls that belong together are together."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
+from astune.errors import ConfigError
+from astune.online.service.serving import OnlineService
 from astune.online.store.requests import load_conversation
 from astune.store import tables
-from tests.online.service.conftest import user
+from tests.online.service.conftest import configured, scripted, user
 from tests.store.databases import new_url
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
@@ -181,3 +185,9 @@ async def test_a_database_that_is_away_has_clients_come_back(tmp_path, make_serv
         assert said.headers["retry-after"] == "1"
         away.rename(there)
         assert (await client.chat([user("Hi")]))["choices"]
+
+
+def test_conversations_are_not_cut(chat_format: ChatFormat, tmp_path: Path) -> None:
+    config = configured(f"sqlite:///{tmp_path}/x.db", rollout={"context": {"strategy": "discard"}})
+    with pytest.raises(ConfigError, match=r"astune\.rollout\.context\.strategy: got 'discard', but `astune online`"):
+        OnlineService(config, scripted(chat_format, ["Hi"]))
