@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -79,6 +80,18 @@ def children(key: str) -> list[str]:
         return list(named.model_fields)
     prefix = f"{key}." if key else ""
     return [k[len(prefix) :] for k in FIELDS if k.startswith(prefix) and "." not in k[len(prefix) :]]
+
+
+def describe(key: str) -> str:
+    """Its description, where the key may be one of a section that users name, or a value of a list."""
+    key = re.sub(r"\.\d+$", "", key)
+    if key in FIELDS:
+        return FIELDS[key].description or ""
+    section, _, name = key.rpartition(".")
+    above = FIELDS.get(section) or FIELDS[section.rpartition(".")[0]]
+    kinds = [above.annotation, *get_args(above.annotation)]
+    field = next(kind.model_fields[name] for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+    return field.description or ""
 
 
 def unknown_key(key: str) -> str:

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, section_by_name, unknown_key, value_at
+from astune.config.keys import FIELDS, FREE_FORM, LEAVES, children, describe, section_by_name, unknown_key, value_at
 from astune.config.rules import (
     STAGES,
     contradictions,
@@ -329,7 +329,7 @@ class _Stack:
             hint = nearest(str(value), re.findall(r"'(.*?)'", expected))
             self.problem(place, f"expected {expected}, got {value!r}{'.' if hint else ''}{hint}")
         elif kind == "string_pattern_mismatch":
-            self.problem(place, f"expected {FIELDS[key].description}, got {value!r}")
+            self.problem(place, f"expected {describe(key)}, got {value!r}")
         else:
             plain = details["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             self.problem(place, f"expected {EXPECTED.get(kind, plain)}, got {value!r}")

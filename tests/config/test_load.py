@@ -138,6 +138,20 @@ def test_set_by_user_names_file_and_command_line_only(tmp_path: Path) -> None:
     }
 
 
+@each_row(
+    ("override", "said"),
+    [
+        ("rollout.workspace={type: AstuneSandbox, hosts: [a b]}", "rollout.workspace.hosts.0: expected hosts that"),
+        ("tools.servers={notes: {url: localhost/mcp}}", "tools.servers.notes.url: expected instead of a command: the"),
+        ("online.serve.engine={base_url: localhost, model: m}", "online.serve.engine.base_url: expected of its OpenAI"),
+        ("model.device=gpu", "model.device: expected 'auto' (CUDA if there is one)"),
+    ],
+)
+def test_a_text_of_the_wrong_form_is_told_what_the_key_means(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"command line: astune.{said}")):
+        load(tmp_path, "", f"astune.{override}")
+
+
 @each_row("written", ["1e-6", "1E-6", "1.0e-6", "'1e-6'", "0.000001"])
 def test_scientific_notation_is_a_number(tmp_path: Path, written: str) -> None:
     assert load(tmp_path, f"  trainer:\n    learning_rate: {written}\n").config.astune.trainer.learning_rate == 1e-6

@@ -1,5 +1,6 @@
 """Servers of tools under the doctor's eyes: started for real."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,10 @@ def test_a_wrong_key_of_a_server_is_named(run_doctor, keys, said):
         if each.level == "fail" and each.check == "tools"
     ]
     assert all(part in fault.what for part in said) and fault.fix == "correct the key"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap")
+def test_limits_in_which_nothing_runs_are_told_of(run_doctor):
+    workspace = {"type": "AstuneSandbox", "limits": {"memory_mb": 1}}
+    (fault,) = [each for each in run_doctor({"rollout": {"workspace": workspace}}) if each.check == "workspace"]
+    assert fault.level == "fail" and "not even an empty program" in fault.what

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from astune.config.rollout import NO_ISOLATION, OURS
 from astune.doctor.checked_config import CheckedConfig
+from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, warn
-from astune.errors import AstuneError
+from astune.errors import AstuneError, SetupError
 from astune.workspaces.pool import UNISOLATED, WorkspacePool
 
 KEY = "astune.rollout.workspace"
@@ -22,14 +23,14 @@ def check_workspace(checked: CheckedConfig) -> Iterator[Finding]:
         return
     if config.type == NO_ISOLATION:
         yield warn(UNISOLATED, where=checked.where(f"{KEY}.type"), fix=f"set {KEY}.type to {OURS}")
-    pool = WorkspacePool(config.model_copy(update={"warm": 0}))
     try:
+        pool = WorkspacePool(config.model_copy(update={"warm": 0}))
         asyncio.run(_make_one(pool))
     except AstuneError as error:
         yield fail(
             str(error),
             where=checked.where(f"{KEY}.type"),
-            fix="see docs/workflows.md (a workspace for tools) for what it needs",
+            fix=how_to_install(str(error)) or "see docs/workflows.md (a workspace for tools) for what it needs",
         )
         return
     checked.workspaces = pool
@@ -40,5 +41,10 @@ def check_workspace(checked: CheckedConfig) -> Iterator[Finding]:
 
 
 async def _make_one(pool: WorkspacePool) -> None:
-    async with pool, pool.lease("doctor"):
-        pass
+    async with pool, pool.lease("doctor") as lease:
+        if lease.sandbox is not None:
+            tried = await lease.sandbox.run(["python3", "-c", ""])
+            if tried.exit_code != 0:
+                said = tried.stderr.decode(errors="replace")[-200:]
+                why = tried.ended or said or f"it ends with {tried.exit_code}"
+                raise SetupError(f"not even an empty program of Python runs within {KEY}.limits: {why}")
