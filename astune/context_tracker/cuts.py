@@ -58,7 +58,7 @@ class CutTracker(ContextTracker):
         self._cutting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> Ready:
-        """As the tracker does, but cut where a cut was made, and where it is too long by now. Raises what a summary
+        """The request cut where a cut was made, and where it is too long by now. Raises what a summary
         raises, too."""
         if source not in self._models.names or request.prompt is not None:
             return await super()._prepare(agent, request, source, trainable)

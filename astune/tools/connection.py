@@ -149,7 +149,7 @@ class Connection:
             self._ready.set()
 
     async def _hear(self, message: object) -> None:
-        """What the server says without being asked; an error if that is not of the protocol."""
+        """Take in what the server says without being asked; an error if that is not of the protocol."""
         if isinstance(message, ValidationError):
             _warn_of_text(self.name, repr(message.errors()[0]["input"])[:200])
 

@@ -25,11 +25,15 @@ def test_state_that_all_episodes_share_is_a_warning(run_doctor):
 
 
 ASKS_TOOLS = """
+from astune import WorkflowOutput
+
+
 async def agent(task, tuner):
-    assert (await tuner.tools.call("show"), tuner.workspace.workdir)
+    assert (await tuner.tools.call("show")) == "none" and tuner.workspace.workdir
+    tools = [tool for tool in tuner.tools.openai if tool["function"]["name"] in ("add", "show")]
     client, messages = tuner.openai_client("agent"), [{"role": "user", "content": task.query}]
-    reply = await client.chat.completions.create(model="policy", messages=messages, tools=tuner.tools.openai)
-    return reply.choices[0].message.content
+    reply = await client.chat.completions.create(model="policy", messages=messages, tools=tools)
+    return WorkflowOutput(answer=reply.choices[0].message.content)
 """
 
 
