@@ -22,7 +22,7 @@ from typing import Any
 from astune.config.rollout import ContextConfig
 from astune.context_tracker.calls import ChatRequest
 from astune.context_tracker.prompt.messages import CallPlaces, Meaning, Message, content_text, meaning, without_system
-from astune.context_tracker.tracker import ContextTracker, Ready
+from astune.context_tracker.tracker import ContextTracker, PreparedCall
 from astune.ropes import common_start
 from astune.sampling import ContextCut
 
@@ -57,7 +57,7 @@ class CutTracker(ContextTracker):
         self._standing: defaultdict[str, list[_Cut]] = defaultdict(list)
         self._cutting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> Ready:
+    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> PreparedCall:
         """The request cut where a cut was made, and where it is too long by now. Raises what a summary
         raises, too."""
         if source not in self._models.names or request.prompt is not None:
@@ -75,10 +75,10 @@ class CutTracker(ContextTracker):
             cut = await self._make_cut(agent, request, ready.request, tokens, trainable, source)
             return ready if cut is ready.request else await super()._prepare(agent, cut, source, trainable)
 
-    async def _prepare_cut(self, agent: str, request: ChatRequest, source: str | None) -> Ready:
+    async def _prepare_cut(self, agent: str, request: ChatRequest, source: str | None) -> PreparedCall:
         """The request with the cuts that were made, whether or not it fits."""
         cut = self._as_cut(agent, request)
-        return Ready(cut, len(self.turns), await self._build(agent, cut, source, must_fit=False))
+        return PreparedCall(cut, len(self.turns), await self._build(agent, cut, source, must_fit=False))
 
     async def count_tokens(self, agent: str, request: ChatRequest, *, source: str | None = None) -> int:
         """Count the tokens of the prompt with the cuts that were made."""

@@ -45,7 +45,7 @@ MANY_PIECES = 2000
 """Messages, tool calls and tools, which a template goes through one by one, that take long: tens of milliseconds."""
 
 
-class Ready(NamedTuple):
+class PreparedCall(NamedTuple):
     """A request as it is sent, the number of turns that were recorded when its prompt was made, and the prompt."""
 
     request: ChatRequest
@@ -203,11 +203,13 @@ class ContextTracker:
         ready = await self._prepare(agent, request, source, trainable)
         return await self._answer(agent, ready, n, trainable, source)
 
-    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> Ready:
+    async def _prepare(self, agent: str, request: ChatRequest, source: str | None, trainable: bool) -> PreparedCall:
         """The request as it is sent, with its prompt."""
-        return Ready(request, len(self._forest.turns), await self._build(agent, request, source))
+        return PreparedCall(request, len(self._forest.turns), await self._build(agent, request, source))
 
-    async def _answer(self, agent: str, ready: Ready, n: int, trainable: bool, source: str | None) -> list[ChatAnswer]:
+    async def _answer(
+        self, agent: str, ready: PreparedCall, n: int, trainable: bool, source: str | None
+    ) -> list[ChatAnswer]:
         """`choices` for a prompt that is made."""
         request, seen, prompt = ready
         self._check(request, n, source)  # again, as other calls may have begun meanwhile

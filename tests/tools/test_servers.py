@@ -183,7 +183,7 @@ async def test_text_that_a_server_prints_among_its_answers_is_told_of_once(tmp_p
     loud = tmp_path / "loud.py"
     loud.write_text(f"import runpy\nprint('hello', flush=True)\nrunpy.run_path({str(SERVER)!r}, run_name='__main__')\n")
     async with servers_of({"loud": {"command": ["python", str(loud)], "isolation": "task", "warm": 2}}) as servers:
-        tools = await servers.take("e1", TASK)
+        tools = await servers.take(TASK)
         assert await say(tools, "show") == "none"
     (said,) = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
     assert said.startswith("astune.tools.servers.loud: the server prints to its standard output") and "'hello'" in said
