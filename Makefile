@@ -193,7 +193,7 @@ gpu-check:
 
 $(VENV)/.done: pyproject.toml constraints/agentscope2.txt
 	$(call build,$(VENV),constraints/agentscope2.txt,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)documents$(comma)notebook$(comma)site$(comma)dev)
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)documents$(comma)agent-service$(comma)notebook$(comma)site$(comma)dev)
 
 $(VENV1)/.done: pyproject.toml constraints/agentscope1.txt
 	$(call build,$(VENV1),constraints/agentscope1.txt,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime)
@@ -278,7 +278,7 @@ endef
 # Exact versions anew, on Python 3.11.
 lock:
 	$(call freeze,agentscope2,\
-		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)notebook$(comma)site$(comma)dev,"torch==2.13.0")
+		agentscope2$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)postgresql$(comma)huggingface$(comma)environments$(comma)reasoning-gym$(comma)data$(comma)agent-service$(comma)notebook$(comma)site$(comma)dev,"torch==2.13.0")
 	$(call freeze,agentscope1,agentscope1$(comma)local$(comma)lora$(comma)prompt$(comma)online$(comma)notebook$(comma)dev,agentscope-runtime "torch==2.13.0")
 	$(call freeze,clients,dev,--requirement tests/clients/requirements.txt)
 	$(call freeze,trackers,trackers,hypothesis pytest pytest-asyncio)

@@ -36,7 +36,7 @@ RINGS = {
         {"rubrics", "prompts", "data"},
         {"viewer"},
         {"online"},
-        {"doctor"},
+        {"doctor", "traces"},
     ),
     "worlds": ({"worlds", "tinker_server"},),
     "shell": ({"api"}, {"cli", "testing", "tuner"}, {"rl"}, {"__init__", "__main__"}),

@@ -20,6 +20,13 @@ from astune.monitor.disk import write_whole, writing
 from astune.types import Task
 
 REASONS = {
+    "unread": "cannot be read: broken, of another schema, or no text",
+    "nobody asked": "a schedule or another agent did",
+    "evaluation": "a judge's, or of an answer that is not there",
+    "no consent": "its user did not agree, or is not said to have",
+    "contradiction": "feedback for and against it",
+    "no sign": "nothing tells whether the answer was good",
+    "remark": "what a user said of the answer before, not a question",
     "empty": "no question, no answer, or a blank that was not filled in",
     "length": "far shorter or longer than what it was made from",
     "format": "the answer, or a choice of answers, is of another form than those of the tasks that are there",
@@ -47,17 +54,18 @@ class Made:
 
     query: str
     answer: str
-    """Empty where the judge of an environment needs none."""
+    """Empty where the judge of an environment needs none, and where a user was not content with the one there was."""
     lineage: Mapping[str, Any]
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Further columns of its row."""
+    """Further columns of its row: `messages` that end with the question, `env_type`, and what its judge reads."""
 
     @property
     def task(self) -> Task:
         """An id that depends on question and answer alone, so that equal sets have equal ids."""
-        name = f"made-{cache_key([self.query, self.answer])[:16]}"
+        messages = tuple(self.columns.get("messages", ()))
+        name = f"made-{cache_key([self.query, self.answer, *messages])[:16]}"
         world = self.columns.get("env_type")
-        return Task(name, self.query, answer=self.answer or None, env_type=world, metadata=self.columns)
+        return Task(name, self.query, messages, self.answer or None, env_type=world, metadata=self.columns)
 
     def row(self) -> dict[str, Any]:
         name = self.task.task_id
@@ -129,10 +137,12 @@ class Harvest:
         """Write the three files, each as a whole."""
         with writing(self.out):
             self.out.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.out.with_suffix(".dropped.jsonl"), _lines([one.row() for one in self.dropped]))
+            write_whole(self.out.with_suffix(".dropped.jsonl"), lines_of([one.row() for one in self.dropped]))
             write_whole(self.out.with_suffix(".report.json"), json.dumps(self.report(), indent=2) + "\n")
-            write_whole(self.out, _lines([one.row() for one in self.kept]))
+            write_whole(self.out, lines_of([one.row() for one in self.kept]))
 
 
-def _lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def lines_of(rows: list[dict[str, Any]]) -> str:
+    """Rows as lines of JSON; half of a surrogate pair as its escape."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", errors="backslashreplace").decode()

@@ -47,11 +47,12 @@ class Copies:
 
     def find_same(self, task: Task) -> Task | None:
         """A task that asks this word for word; case, spaces and punctuation aside."""
-        return self._exact.get((_world_of(task), signs_of(task.query)))
+        return self._exact.get((_world_of(task), signs_of(show_task(task))))
 
     def find_near(self, made: Task) -> tuple[Task, float] | None:
         """The task that asks nearly this and has the same answer, and how much they share."""
-        own = features(made.query)
+        shown = show_task(made)
+        own = features(shown)
         if not own:
             return None
         best: tuple[Task, float] | None = None
@@ -59,7 +60,7 @@ class Copies:
             task = self._there[place]
             other = features(show_task(task))
             share = len(own & other) / len(own | other)
-            numbers = _NUMBER.findall(made.query) == _NUMBER.findall(task.query)
+            numbers = _NUMBER.findall(shown) == _NUMBER.findall(show_task(task))
             same = numbers and _agree(made.answer, task.answer) and _world_of(made) == _world_of(task)
             if share >= NEAR_COPY and same and (best is None or share > best[1]):
                 best = task, share
@@ -109,15 +110,15 @@ class Leaks:
     def find(self, made: Task) -> tuple[Task, float] | None:
         """The held-out task, of no other world, of which `made` holds too much, and how much."""
         shares: dict[int, float] = defaultdict(float)
-        world = _world_of(made)
-        for feature in sorted(features(made.query)):  # sums of floats depend on the order
+        world, shown = _world_of(made), show_task(made)
+        for feature in sorted(features(shown)):  # sums of floats depend on the order
             for place in self._owners.get(feature, ()):
                 if world is None or self._worlds[place] in (None, world):
                     shares[place] += self._weights[feature] / self._whole[place]
-        numbers = sorted(_NUMBER.findall(made.query))
+        numbers = sorted(_NUMBER.findall(shown))
         for place in sorted(shares, key=lambda place: -shares[place]):
             task = self._held_out[place]
-            same = len(numbers) > 1 and numbers == sorted(_NUMBER.findall(task.query))
+            same = len(numbers) > 1 and numbers == sorted(_NUMBER.findall(show_task(task)))
             if shares[place] >= (SAME_LEAK if same and _agree(made.answer, task.answer) else LEAK):
                 return task, shares[place]
         return None

@@ -116,7 +116,7 @@ def prepare_job(
     models.budget = Budget(augment.max_calls, augment.max_cost)
     rubric = None if augment.quality is None else load_rubric(Path(augment.quality))
     checks = Checks(Inquiry(models, augment, watch), augment, judge_same(config.task_judge), rubric)
-    training, apart = read_tasks(config, held_out)
+    training, apart = read_tasks(config, held_out, training_needed=augment.source is None)
     lengths, forms = OF_DOCUMENTS, set[str]()
     parts: Sequence[Part]
     if augment.source is not None:
@@ -133,14 +133,16 @@ def prepare_job(
     return Job(loaded, checks, parts, lambda near: TaskScreen(originals, near, lengths, forms), apart, players)
 
 
-def read_tasks(config: AstuneConfig, held_out: Path | None) -> tuple[Sequence[Task], list[Task]]:
-    """The tasks to train on, and all that are held out. Who asks about documents may have none to train on."""
+def read_tasks(
+    config: AstuneConfig, held_out: Path | None, *, training_needed: bool
+) -> tuple[Sequence[Task], list[Task]]:
+    """The tasks to train on, and all that are held out."""
     reader = config.task_reader.model_copy(update={"augment": AugmentConfig()})
     named = dict(config.evaluation.sets)
     if held_out is not None:
         named["--held-out"] = HeldOutSetConfig(file_path=str(held_out))
     sources = sources_of(reader)
-    if config.task_reader.augment.source is None or sources is None or sources.has_training:
+    if training_needed or sources is None or sources.has_training:
         sets = read_task_sets(reader, named=named)
         return sets.training, [task for tasks in (sets.held_out, *sets.named.values()) for task in tasks]
     readers = [make_reader(one) for one in (reader, *(reader_of(reader, asked) for asked in named.values()))]

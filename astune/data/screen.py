@@ -103,7 +103,12 @@ class TaskScreen:
 
     def look(self, made: Made, source: str) -> Dropped | None:
         """The reason against a proposal, before its answer is checked; `source` is the text that it was made from."""
-        found = self._look(made, source)
+        found = self._look(made, source) or self._find_there(made)
+        return None if found is None else Dropped(made, *found)
+
+    def look_at_asked(self, made: Made) -> Dropped | None:
+        """The reason against a question that a person asked, who may write as they like."""
+        found = ("empty", "no question") if not made.query.strip() else self._find_there(made)
         return None if found is None else Dropped(made, *found)
 
     def _look(self, made: Made, source: str) -> tuple[str, str] | None:
@@ -120,6 +125,10 @@ class TaskScreen:
         ours, theirs = language_of(made.query), language_of(source)
         if ours is not None and theirs is not None and ours != theirs:
             return "language", f"{ours}, expected {theirs}"
+        return None
+
+    def _find_there(self, made: Made) -> tuple[str, str] | None:
+        task = made.task
         if leak := self._leaks.find(task):
             return "leak", f"holds {leak[1]:.0%} of {name_task(leak[0])}"
         if same := self._copies.find_same(task):

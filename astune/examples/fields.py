@@ -10,18 +10,20 @@ from astune.support.file_kinds import instead, kind_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 Message = Mapping[str, Any]
+BESIDE = ("tools", "lineage")
+"""What may be there of any example: the tools that the model is offered, and where the example came from."""
 
 
 def check_names(row: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
-    """`known` has what must be there; `tools` may be."""
+    """`known` has what must be there; `BESIDE` may be."""
     kind = kind_of(row)
-    if kind is not None and row.keys() - {"tools"} != {*known}:
+    if kind is not None and row.keys() - {*BESIDE} != {*known}:
         raise TaskError(f"{place}: {instead(kind, 'examples with ' + ', '.join(known))}")
     for name in row:
-        if name not in (*known, "tools"):
+        if name not in (*known, *BESIDE):
             raise TaskError(
-                f"{place}: unknown field {name!r}.{nearest(name, (*known, 'tools'))} There are: "
-                f"{', '.join(known)}, tools"
+                f"{place}: unknown field {name!r}.{nearest(name, (*known, *BESIDE))} There are: "
+                f"{', '.join((*known, *BESIDE))}"
             )
     for name in known:
         if name not in row:

@@ -110,7 +110,7 @@ def kind_of(row: Mapping[str, Any]) -> Kind | None:
 
 
 def _of_conversation(row: Mapping[str, Any]) -> Kind | None:
-    messages, names = row["messages"], row.keys() - {"tools"}
+    messages, names = row["messages"], row.keys() - {"tools", "lineage"}
     if names == {"messages", "chosen", "rejected"}:
         return Kind.COMPARED
     if names == {"messages", "answer", "good"}:

@@ -34,10 +34,21 @@ DOCUMENTS_EXAMPLES = f"""\
 asked.jsonl is to train on, asked.held_out.jsonl asks about documents that nothing else was made from.
 Reading PDF, Word, PowerPoint and HTML needs pip install 'astune[documents]'.
 {MODELS}"""
+TRACES_EXAMPLES = """\
+  {program} data from-traces spans/ --out traced.jsonl            OTLP JSON, as a collector's file exporter writes it
+  {program} data from-traces chats.jsonl --conf my_agent.yaml     nothing close to its held-out tasks
+  {program} data from-traces sqlite:///agentscope.db              AgentScope's agent service: sessions and messages
+  {program} data from-traces online.sqlite --dry-run              the store of ASTune's online service
+  {program} data from-traces chats.jsonl --consent user.agreed --ratings 1:10
+  {program} sft.yaml astune.trainer.examples=traced.examples.jsonl          with astune.algorithm.method sft
+
+traced.jsonl            tasks; with a reference where users corrected or liked an answer, else for a rubric
+traced.pairs.jsonl      a better and a worse answer: dpo      traced.examples.jsonl   answers to imitate: sft
+traced.rewards.jsonl    answers, good or bad: kto             traced.dropped.jsonl    what was not taken, and why"""
 
 
 def add_data(commands: Commands) -> None:
-    command = commands.add_parser("data", help="make tasks from a few, or from documents; every answer is checked")
+    command = commands.add_parser("data", help="make tasks from a few, from documents, or from what users did")
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     expand = actions.add_parser(
         "expand",
@@ -60,6 +71,39 @@ def add_data(commands: Commands) -> None:
     )
     documents.add_argument("documents", type=Path, metavar="DOCUMENTS", help="a file, or a folder of files")
     _add_common(documents, "asked.jsonl")
+    _add_traces(actions)
+
+
+def _add_traces(actions: Commands) -> None:
+    traces = actions.add_parser(
+        "from-traces",
+        help="what users did: ratings, corrections, what they said next",
+        description="Makes tasks, pairs, examples and rewards of conversations with users. Thumbs, ratings and\n"
+        "corrections count; where there are none, what the user did next: asked again, complained, thanked,\n"
+        "left. Mail addresses, phones, cards, keys and the like are masked before anything is written; the\n"
+        "report says what is not found. Conversations whose user refused are left out. Asks no model, unless\n"
+        "astune.online.feedback.follow.judge says so.",
+        examples=TRACES_EXAMPLES,
+    )
+    traces.set_defaults(execute=_execute_traces)
+    traces.add_argument("source", metavar="SOURCE", help="a file, a folder, or the address of a database")
+    traces.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration with the tasks that are there")
+    traces.add_argument("--held-out", type=Path, metavar="FILE", help="further tasks that none may be close to")
+    traces.add_argument("--out", type=Path, default=Path("traced.jsonl"), metavar="FILE", help="default: traced.jsonl")
+    traces.add_argument(
+        "--unrated", action="store_true", help="questions of which nothing tells how the answer was, too"
+    )
+    traces.add_argument("--consent", metavar="KEY", help="take only conversations whose flag of this name says yes")
+    traces.add_argument("--ratings", metavar="LOW:HIGH", help="the scale of ratings; default: 1:5, of spans 0:1")
+    traces.add_argument(
+        "--evaluation",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a gen_ai.evaluation.name that counts; may be given again; default: those that name users",
+    )
+    traces.add_argument("--dry-run", action="store_true", help="show what would come, and write nothing")
+    add_overrides(traces)
 
 
 def _add_common(command: argparse.ArgumentParser, out: str) -> None:
@@ -76,3 +120,9 @@ def _execute(known: argparse.Namespace) -> int:
     from astune.cli.data.make import make
 
     return make(known)
+
+
+def _execute_traces(known: argparse.Namespace) -> int:
+    from astune.cli.data.make import make_of_traces
+
+    return make_of_traces(known)

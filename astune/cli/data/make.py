@@ -1,4 +1,4 @@
-"""Make tasks as the options of `astune data` say, and show what came of it."""
+"""Make tasks, and data of traces, as the options of `astune data` say, and show what came of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from astune.cli.endings import DONE, FAILED, INTERRUPTED
 from astune.config.load import load_config
 from astune.data.made import REASONS, Harvest
 from astune.data.run import prepare_job
+from astune.errors import ConfigError
 from astune.support.terminal import Console, Text, make_table
 from astune.support.visible import tell
+from astune.traces.convert import TraceHarvest
+from astune.traces.record import ReadingRules
+from astune.traces.run import TraceJob, make_from_traces
 
 
 def make(known: argparse.Namespace) -> int:
@@ -42,12 +46,7 @@ def make(known: argparse.Namespace) -> int:
 def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
     """Print what was kept and dropped, why, and at what cost."""
     for harvest in harvests:
-        console.print(Text(str(harvest.out)), soft_wrap=True)
-        table = make_table("tasks", "", left=("",))
-        table.add_row(str(len(harvest.kept)), "kept")
-        for reason, count in harvest.reasons.items():
-            table.add_row(str(count), Text(f"{reason}: {REASONS[reason]}"))
-        console.print(table)
+        show_kept(harvest, console)
         if not harvest.complete:
             console.print(Text(f"{len(harvest.kept)} of {harvest.target}: {harvest.ended}"), style="yellow")
     if quality := harvests[0].quality:
@@ -57,3 +56,47 @@ def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
         console.print(f"{what}: {paid.calls:,} calls, {paid.prompt_tokens:,}+{paid.completion_tokens:,} tokens, {cost}")
     for harvest in harvests:
         console.print(Text(f"what was dropped: {harvest.out.with_suffix('.dropped.jsonl')}"), soft_wrap=True)
+
+
+def show_kept(harvest: Harvest, console: Console) -> None:
+    """Print how many tasks were kept, and how many dropped for which reason."""
+    console.print(Text(str(harvest.out)), soft_wrap=True)
+    table = make_table("tasks", "", left=("",))
+    table.add_row(str(len(harvest.kept)), "kept")
+    for reason, count in harvest.reasons.items():
+        table.add_row(str(count), Text(f"{reason}: {REASONS[reason]}"))
+    console.print(table)
+
+
+def make_of_traces(known: argparse.Namespace) -> int:
+    rules = ReadingRules(_scale(known.ratings), known.consent, frozenset(known.evaluation))
+    loaded = load_config(known.conf, known.overrides, for_run=False)
+    job = TraceJob(known.source, known.out, rules, known.held_out, known.unrated)
+    harvest = make_from_traces(job, loaded.config.astune)
+    if not known.dry_run:
+        harvest.save()
+    _show_traces(harvest, written=not known.dry_run)
+    return DONE
+
+
+def _scale(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(":"))
+    except ValueError:
+        low = high = 0.0
+    if not low < high:
+        raise ConfigError(f"--ratings {text}: expected the lowest and the highest rating, as 1:10")
+    return low, high
+
+
+def _show_traces(harvest: TraceHarvest, *, written: bool) -> None:
+    show_kept(harvest, Console())
+    report = harvest.report()
+    beside = ", ".join(f"{report[name]} {name}" for name in ("pairs", "examples", "rewards"))
+    tell(f"{report['with_reference']} of the tasks have a reference; {beside}; from {harvest.exchanges} exchanges")
+    masked = ", ".join(f"{count} {kind}" for kind, count in report["masked"].items()) or "nothing found"
+    tell(f"masked: {masked}. Not looked for: {report['not_masked']}")
+    if written:
+        tell(f"what was dropped: {harvest.out.with_suffix('.dropped.jsonl')}")

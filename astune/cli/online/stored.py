@@ -58,9 +58,10 @@ def add_actions(actions: Commands) -> None:
     export.add_argument(
         "--as",
         dest="kind",
-        choices=("episodes", "preferences", "corrections"),
+        choices=("episodes", "preferences", "corrections", "tasks"),
         default="episodes",
-        help="episodes as a run has them (the default), or what was compared, or what users corrected",
+        help="episodes as a run has them (the default), or what was compared, or what users corrected, or tasks of "
+        "what they asked, with personal data masked, as `astune data from-traces` makes them",
     )
     export.add_argument(
         "--format",
@@ -208,6 +209,8 @@ def _export(known: argparse.Namespace) -> int:
         with database.reading() as connection:
             if known.kind == "preferences":
                 _export_pairs(known, connection, wanted, rules, leave_out)
+            elif known.kind == "tasks":
+                _export_tasks(known, connection, wanted, config, leave_out)
             else:
                 out = as_run(known.out, config) if known.out.suffix == "" else known.out
                 rows = rows_of(connection, known.kind, wanted, rules, rated=known.rated, skipped=leave_out)
@@ -253,6 +256,30 @@ def _export_pairs(
                 counts[place] += 1
     for count, out in zip(counts, outs, strict=True):
         tell(f"{count} preferences in {out}")
+
+
+def _export_tasks(
+    known: argparse.Namespace,
+    connection: sa.Connection,
+    wanted: ExportFilter,
+    config: Config | None,
+    skipped: Callable[[str], None],
+) -> None:
+    from astune.cli.online.export import new_file
+    from astune.config.schema import AstuneConfig
+    from astune.data.made import REASONS
+    from astune.traces.databases import read_online_store
+    from astune.traces.run import TraceJob, harvest_of
+
+    astune = AstuneConfig() if config is None else config.astune
+    job = TraceJob("", known.out, unrated=not known.rated)
+    harvest = harvest_of(read_online_store(connection, wanted, astune.online.feedback), astune, job)
+    with new_file(known.out) as write:
+        for made in harvest.kept:
+            write(made.row())
+    tell(f"{len(harvest.kept)} tasks in {known.out}")
+    for one in harvest.dropped:
+        skipped(REASONS[one.reason])
 
 
 def _moment(text: str, now: float) -> float:
