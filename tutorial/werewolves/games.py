@@ -1,6 +1,7 @@
 """The games to play, as tasks: each is a seed and the settings of `rules.Settings`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rules import TABLES, Settings
 
@@ -17,15 +18,33 @@ class Games(TableReader):
 
     def rows(self, split: str) -> Sequence[Mapping]:
         if split == "training":
-            return Rows([row(seed, self.settings.opponent, self.settings) for seed in self.training])
-        opponents = (self.settings.opponent, self.never_met)
-        return Rows([row(seed, opponent, self.settings) for opponent in opponents for seed in self.held_out])
+            return Rows([row(seed, self.settings) for seed in self.training])
+        kinds = (self.settings, replace(self.settings, opponent=self.never_met))
+        return Rows([row(seed, kind) for kind in kinds for seed in self.held_out])
 
 
 class Village(Games):
     """The village learns, against wolves of middle skill."""
 
     settings = Settings(learners="village")
+
+
+class Both(Games):
+    """Both sides learn. In half of the games one of them plays against an earlier version of the other. Held out are
+    games of both, and of each against a scripted side of middle skill."""
+
+    scripted = (Settings(learners="wolves"), Settings(learners="village"))
+    earlier = (
+        Settings(learners="wolves", opponent="policy:earlier_village"),
+        Settings(learners="village", opponent="policy:earlier_wolves"),
+    )
+    settings = Settings(learners="both")
+
+    def rows(self, split: str) -> Sequence[Mapping]:
+        if split == "training":
+            kinds = (self.settings, self.earlier[0], self.settings, self.earlier[1])
+            return Rows([row(seed, kinds[seed % len(kinds)]) for seed in self.training])
+        return Rows([row(seed, kind) for kind in (self.settings, *self.scripted) for seed in self.held_out])
 
 
 class Seven(Games):
@@ -45,12 +64,7 @@ class Rows(list):
         return f"game {index + 1}"
 
 
-def row(seed: int, opponent: str, settings: Settings) -> dict:
-    game = f"{len(settings.roles)} players, seed {seed}, against {opponent}"
-    return {
-        "task_id": game,
-        "query": f"A game of werewolves: {game}.",
-        **vars(settings),
-        "seed": seed,
-        "opponent": opponent,
-    }
+def row(seed: int, settings: Settings) -> dict:
+    kind = "both learn" if settings.learners == "both" else f"{settings.learners} against {settings.opponent}"
+    game = f"{len(settings.roles)} players, seed {seed}, {kind}"
+    return {"task_id": game, "query": f"A game of werewolves: {game}.", **vars(settings), "seed": seed}

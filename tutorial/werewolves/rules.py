@@ -44,9 +44,10 @@ class Settings:
     days: int = 8
     """After so many days without a winner the game is over."""
     learners: str = "wolves"
-    """The side that is trained: wolves or village."""
+    """The side that is trained: wolves, village or both."""
     opponent: str = "middle"
-    """The other side: scripted at one of three skills, or model:NAME for a model of rollout.auxiliary_models."""
+    """The other side, if one is trained: scripted at one of three skills, model:NAME for a model of
+    rollout.auxiliary_models, or policy:NAME for one of astune.models."""
     prompt: str = "short"
     """short for the shipped tiny model; full for any other: with the rules and all that was said."""
     win: float = 1.0
@@ -61,11 +62,11 @@ class Settings:
     """For each answer that names nobody who may be named, each one that came too late for its turns among them."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("learners", ("wolves", "village")), ("prompt", ("short", "full"))):
+        for name, allowed in (("learners", ("wolves", "village", "both")), ("prompt", ("short", "full"))):
             if (given := getattr(self, name)) not in allowed:
                 raise ConfigError(f"werewolves: {name} is {given!r}; expected one of {', '.join(allowed)}")
-        if self.opponent not in SKILLS and not self.opponent.startswith("model:"):
-            known = f"{', '.join(SKILLS)} or model:NAME"
+        if self.opponent not in SKILLS and not self.opponent.startswith(("model:", "policy:")):
+            known = f"{', '.join(SKILLS)}, model:NAME or policy:NAME"
             raise ConfigError(
                 f"werewolves: opponent is {self.opponent!r}; expected {known}.{nearest(self.opponent, SKILLS)}"
             )

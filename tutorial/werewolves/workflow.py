@@ -21,18 +21,19 @@ class Werewolves(Workflow):
         settings = Settings.of(task.metadata)
         game = Game(settings, task.metadata["seed"])
         names = name_players(game)
-        learners = [seat for seat in names if side_of(game, seat) == settings.learners]
+        learners = [seat for seat in names if settings.learners in ("both", side_of(game, seat))]
         players = {seat: make_player(game, seat, names[seat], seat in learners, tuner) for seat in names}
         winner = await game.play(lambda question: players[question.view.seat].answer(question))
         metrics = {"days": float(game.days_played)}
-        for seat in learners:
+        for seat, player in players.items():
             points = count_points(game, seat)
-            metrics |= {f"{names[seat]}/{point}": value for point, value in points.items()}
-            if players[seat].answered:  # who is killed in the first night was never asked
+            if seat in learners:
+                metrics |= {f"{names[seat]}/{point}": value for point, value in points.items()}
+            if isinstance(player, Player) and player.answered:  # who is killed in the first night was never asked
                 tuner.reward(names[seat], sum(value * getattr(settings, point) for point, value in points.items()))
         return WorkflowOutput(
             answer=f"{winner or 'nobody'} won",
-            reward=float(winner == settings.learners),
+            reward=float(winner == ("village" if settings.learners == "village" else "wolves")),
             metrics=metrics,
             events=tell_game(game, names),
         )
@@ -41,15 +42,15 @@ class Werewolves(Workflow):
 class Player:
     """A player who is an agent of AgentScope."""
 
-    def __init__(self, name: str, settings: Settings, tuner: Tuner, source: str | None) -> None:
+    def __init__(self, name: str, settings: Settings, tuner: Tuner, **model: str) -> None:
         self._ask = ask_short if settings.prompt == "short" else ask_full
-        self._tuner, self._source, self._out_of_turns = tuner, source, False
+        self._tuner, self._is_opponent, self._out_of_turns = tuner, bool(model), False
         self._heard = 0
         self.answered = False
         self._agent = Agent(
             name=name,
             system_prompt="End with: The answer is N.",
-            model=tuner.model(name, source=source),
+            model=tuner.model(name, **model),
             **training_defaults(),
         )
 
@@ -65,7 +66,7 @@ class Player:
             reply = await self._agent.reply(UserMsg(name="user", content=text))
         except Exception:
             failed = self._tuner.failures[before:]
-            if self._source is not None or not failed or not all(isinstance(error, LIMITS) for error in failed):
+            if self._is_opponent or not failed or not all(isinstance(error, LIMITS) for error in failed):
                 raise
             self._out_of_turns = True
             return Answer(0, readable=False)
@@ -89,9 +90,10 @@ def read_answer(text: str) -> Answer:
 def make_player(game: Game, seat: int, name: str, learns: bool, tuner: Tuner) -> Player | Scripted:
     settings = game.settings
     if learns:
-        return Player(name, settings, tuner, None)
-    if settings.opponent.startswith("model:"):
-        return Player(name, settings, tuner, settings.opponent.removeprefix("model:"))
+        return Player(name, settings, tuner)
+    kind, _, model = settings.opponent.partition(":")
+    if model:
+        return Player(name, settings, tuner, **{"source" if kind == "model" else "policy": model})
     return Scripted(settings.opponent, seat, game.seed)
 
 
