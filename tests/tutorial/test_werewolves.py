@@ -224,3 +224,27 @@ def test_two_steps_of_wolves_and_the_page_that_shows_their_games(tmp_path, monke
         assert episode.output.events[-1]["text"] in ("wolves won.", "village won.")
     assert (run / "episodes" / "eval_never_met_sampled.jsonl").is_file()
     assert "wolves" in write_view(run, tmp_path / "view.html").read_text("utf-8")
+
+
+@needs_agents
+def test_both_sides_learn_each_a_model_of_its_own(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    small = ("trainer.total_steps=2", "trainer.tasks_per_step=3", "rollout.num_repeat=2", "evaluation.before=false")
+    small += ("evaluation.after=false", "models.earlier_wolves.every=1", "models.earlier_village.every=1")
+    assert main(["--conf", str(FOLDER / "both.yaml"), *(f"astune.{key}" for key in small)]) in (0, 3)
+    run = tmp_path / "runs" / "werewolves" / "both"
+    met = {
+        (turn.agent[:4], turn.model)
+        for record in read_episodes(run / "episodes" / "train.jsonl")
+        for turn in record.episode.turns
+    }
+    assert met <= {
+        ("wolf", "wolves"),
+        ("vill", "village"),
+        ("wolf", "earlier_wolves"),
+        ("vill", "earlier_village"),
+    }
+    assert {("wolf", "wolves"), ("vill", "village")} < met
+    folders = {path.name for path in (run / "checkpoints" / "step_000002").iterdir() if path.is_dir()}
+    assert {"wolves", "village"} <= folders
