@@ -40,7 +40,8 @@ def is_for_trinity(path: Path) -> bool:
     method = astune.get("algorithm", {}).get("method", "rl")
     adapter = astune.get("model", {}).get("lora", {}).get("rank", 0)
     plays = "rollout" in astune and "stages" not in astune and "online" not in astune
-    return plays and method in ("rl", "sft", "dpo") and not adapter
+    spread = astune.get("algorithm", {}).get("entropy_bonus", 0)
+    return plays and method in ("rl", "sft", "dpo") and not adapter and not spread
 
 
 CONFIGS = sorted(filter(is_for_trinity, tutorial_dir().rglob("*.yaml")))
