@@ -423,11 +423,11 @@ def test_a_workflow_that_blocks_its_event_loop_is_left_behind(
     "The doctor names the line and what to write instead",
 )
 def test_a_line_that_blocks_for_a_while_is_named(run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "EVERY", 0.01)
-    monkeypatch.setattr(dry_run, "BLOCKED_SECONDS", 0.05)
-    text = AGENT.replace("    client =", "    time.sleep(0.2)\n    client =")
+    monkeypatch.setattr(blocking, "EVERY", 0.05)
+    monkeypatch.setattr(dry_run, "BLOCKED_SECONDS", 0.5)
+    text = AGENT.replace("    client =", "    time.sleep(1.5)\n    client =")
     found = the_problem(run_doctor(agent_py=f"import time\n{text}"))
-    assert (found.check, found.level) == ("dry run", "warn") and "`time.sleep(0.2)` blocks" in found.what
+    assert (found.check, found.level) == ("dry run", "warn") and "`time.sleep(1.5)` blocks" in found.what
     assert re.fullmatch(r".*agent\.py:\d+", found.where)
 
 
