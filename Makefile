@@ -106,7 +106,7 @@ test-trinity: $(VENVT)/.done
 
 # What takes long and has a cheaper proof in CI; before a release.
 test-release: $(VENV)/.done $(VENVT)/.done $(VENVV)/.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial tests/online tests/attack tests/workspaces tests/tools -m release $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/tutorial tests/online tests/attack tests/workspaces tests/tools tests/deploy -m release $(PYTEST_ARGS)
 	$(IN_TRINITY) tests/trinity -m release $(PYTEST_ARGS)
 	OMP_NUM_THREADS=1 $(VENVV)/bin/python -m pytest tests/verl -m release $(PYTEST_ARGS)
 

@@ -114,11 +114,16 @@ class WorkspacePool(Lender[Lease]):
         else:
             workspace = _agentscope().find_class(str(config.type))(**config.options)
             lease = Lease(workspace, None)
+        initializing = asyncio.ensure_future(workspace.initialize())
         try:
-            await workspace.initialize()
+            await asyncio.shield(
+                initializing
+            )  # cancelled in its middle, AgentScope leaves processes that it has started
             if self._template:
                 await _unpack_into(workspace, self._template)
         except BaseException:
+            ended = asyncio.gather(initializing, return_exceptions=True)
+            await asyncio.wait([ended], timeout=CLOSE_SECONDS)
             await self.end(lease)
             raise
         return lease

@@ -70,7 +70,7 @@ def test_debug_makes_the_golden_samples_of_a_task(tmp_path: Path, monkeypatch: p
         return group
 
     monkeypatch.setattr(debug_run, "run_group", recorded)
-    monkeypatch.setattr(Screen, "group_done", lambda self, group, samples: made.extend(samples))
+    monkeypatch.setattr(Screen, "group_done", lambda self, group, samples, name: made.extend(samples))
     console, chat_format = Console(file=io.StringIO()), ChatFormat.load(tiny_model_dir())
     model = DebugModel("nobody", ScriptedPolicy([], chat_format), chat_format)
     backbone = DebugBackbone(console, Terminal(console, []), model)

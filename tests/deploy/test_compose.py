@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml
 
+from astune.cli.parse import parse
 from astune.config.load import load_config
 from tests.rows import each_row
 from tests.store.databases import new_url
@@ -123,6 +124,17 @@ def write_configuration(folder: Path) -> None:
     (folder / "service.yaml").write_text(text, encoding="utf-8")
 
 
+@each_row("file", FILES)
+def test_each_command_is_one_that_there_is(file: str) -> None:
+    for service in services(file).values():
+        if "command" in service:
+            parse(service["command"], "astune")
+        _, program, *arguments = service["healthcheck"]["test"]
+        if program == "astune":
+            parse(arguments, "astune")
+
+
+@pytest.mark.release  # four processes with torch, 40 s
 def test_the_parts_of_compose_work_together_over_postgresql(tmp_path: Path) -> None:
     """Inference answers, the collector takes feedback, training makes a version of it; each health check agrees."""
     parts, (first, second) = services("compose.yaml"), free_ports(2)

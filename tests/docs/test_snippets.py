@@ -67,7 +67,7 @@ KINDS = {
 """What a block may say it is; see above."""
 NOT_KINDS = {"exit", "agentscope", "needs"}
 REASONS = {
-    "bash not-run": {"cluster", "gpu", "install", "long", "network", "studio"},
+    "bash not-run": {"cluster", "docker", "gpu", "install", "long", "network", "studio"},
     "python not-run": {"environment", "tinker"},
 }
 AGENTSCOPE = metadata.version("agentscope").split(".")[0]

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -110,6 +111,29 @@ async def test_they_are_made_side_by_side(warm: int, tmp_path: Path, monkeypatch
     async with WorkspacePool(config) as pool, AsyncExitStack() as stack:
         await asyncio.gather(*(stack.enter_async_context(pool.lease("a")) for _ in range(5)))
         assert Counting.most >= 5
+
+
+class Slow(LocalWorkspace):  # type: ignore[misc]
+    """Notes which were begun, and which initialized to their end."""
+
+    begun: ClassVar[list[str]] = []
+    whole: ClassVar[list[str]] = []
+
+    async def initialize(self) -> None:
+        Slow.begun.append(self.workspace_id)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await super().initialize()
+        Slow.whole.append(self.workspace_id)
+
+
+async def test_one_that_is_being_made_as_the_pool_closes_is_not_cut_in_the_middle(tmp_path: Path) -> None:
+    """AgentScope would leave processes that it has started."""
+    config = WorkspaceConfig(type=f"{__name__}:Slow", options={"workdir": str(tmp_path)}, warm=3)
+    async with WorkspacePool(config):
+        while not Slow.begun:
+            await asyncio.sleep(0)
+    assert sorted(Slow.whole) == sorted(Slow.begun)
 
 
 class Broken(LocalWorkspace):  # type: ignore[misc]
