@@ -100,6 +100,7 @@ class Leaks:
         seen = [*texts, *(features(show_task(task)) for task in others)]
         shared = Counter(feature for text in seen for feature in text)
         n = len(seen)
+        self._numbers = [_numbers_of(task) for task in self._held_out]
         self._weights = {feature: math.log((1 + n) / df) for feature, df in shared.items()}
         self._whole = [math.fsum(self._weights[feature] for feature in text) for text in texts]
         self._owners: dict[Words, list[int]] = defaultdict(list)
@@ -115,13 +116,18 @@ class Leaks:
             for place in self._owners.get(feature, ()):
                 if world is None or self._worlds[place] in (None, world):
                     shares[place] += self._weights[feature] / self._whole[place]
-        numbers = sorted(_NUMBER.findall(shown))
+        numbers = _numbers_of(made)
         for place in sorted(shares, key=lambda place: -shares[place]):
             task = self._held_out[place]
-            same = len(numbers) > 1 and numbers == sorted(_NUMBER.findall(show_task(task)))
+            same = len(numbers) > 1 and numbers == self._numbers[place]
             if shares[place] >= (SAME_LEAK if same and _agree(made.answer, task.answer) else LEAK):
                 return task, shares[place]
         return None
+
+
+def _numbers_of(task: Task) -> list[str]:
+    """The numbers of a question, in whatever order they stand."""
+    return sorted(_NUMBER.findall(show_task(task)))
 
 
 def name_task(task: Task) -> str:

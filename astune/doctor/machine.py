@@ -9,6 +9,7 @@ from importlib import metadata
 
 from packaging.requirements import Requirement
 
+from astune.doctor.checks.packages import version_of
 from astune.doctor.findings import Finding
 from astune.support.machine_memory import GIB, gpus, of_the_machine
 from astune.version import __version__
@@ -32,7 +33,7 @@ def check_machine() -> list[Finding]:
     A use of which nothing is there is no fault (`skip`, with the line that installs it); one with a version that does
     not fit is a warning. It fails where nothing that trains is ready.
     """
-    line = AGENTSCOPE.get((_version_of("agentscope") or "").partition(".")[0], "agentscope2")
+    line = AGENTSCOPE.get((version_of("agentscope") or "").partition(".")[0], "agentscope2")
     uses = {"agentscope": (line,), **USES}
     found = [*_check_hardware(), *(_check_use(use, extras) for use, extras in uses.items())]
     if not any(finding.level == "ok" and finding.check in TRAINS for finding in found):
@@ -69,7 +70,7 @@ def _check_use(use: str, extras: Sequence[str]) -> Finding:
         return Finding("skip", f"not for Python {sys.version_info.major}.{sys.version_info.minor}", check=use)
     there, missing, wrong = [], [], []
     for requirement in wanted:
-        version = _version_of(requirement.name)
+        version = version_of(requirement.name)
         if version is None:
             missing.append(requirement.name)
         elif requirement.specifier.contains(version, prereleases=True):
@@ -91,13 +92,6 @@ def _requirements(extra: str) -> Iterator[Requirement]:
         marker = requirement.marker
         if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
             yield requirement
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _install(extras: Sequence[str]) -> str:

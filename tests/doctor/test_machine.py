@@ -24,7 +24,7 @@ INSTALLED = {
 def install(monkeypatch: pytest.MonkeyPatch):
     def put(**versions: str | None) -> dict[str, Finding]:
         there = {**INSTALLED, **versions}
-        monkeypatch.setattr(machine, "_version_of", there.get)
+        monkeypatch.setattr(machine, "version_of", there.get)
         return {finding.check: finding for finding in machine.check_machine()}
 
     return put

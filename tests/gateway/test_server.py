@@ -1,7 +1,6 @@
 import asyncio
 import json
 import resource
-import socket
 from urllib.parse import urlsplit
 
 import httpx
@@ -10,18 +9,13 @@ import pytest
 from astune.errors import RolloutError
 from astune.gateway.app import OpenAIApp
 from astune.gateway.server import HttpServer
+from tests.ports import free_ports
 
 HI = [{"role": "user", "content": "Hi"}]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_the_address_can_be_chosen_and_is_free_again_after_the_server_is_closed():
-    port = free_port()
+    (port,) = free_ports(1)
     for _ in range(2):
         server = HttpServer(OpenAIApp(), host="localhost", port=port)
         assert server.origin == f"http://localhost:{port}"
