@@ -116,9 +116,8 @@ class WorkspacePool(Lender[Lease]):
             lease = Lease(workspace, None)
         initializing = asyncio.ensure_future(workspace.initialize())
         try:
-            await asyncio.shield(
-                initializing
-            )  # cancelled in its middle, AgentScope leaves processes that it has started
+            # Cancelled in its middle, AgentScope leaves processes that it has started.
+            await asyncio.shield(initializing)
             if self._template:
                 await _unpack_into(workspace, self._template)
         except BaseException:
