@@ -4,12 +4,14 @@
     episode_mean       every episode            1 / (episodes x its tokens)           GRPO, arXiv 2402.03300
     token_mean         every token              1 / tokens                            DAPO, arXiv 2503.14476
     turn_mean          every turn               1 / (turns x its tokens)              GRPO with a turn as the answer
+    agent_mean         every agent in each      1 / (agents x its tokens)
+                       episode
     task_mean          every task               1 / (tasks x its tokens)              ScaleRL, arXiv 2510.13786
     constant           every token, unscaled    1 / (episodes x rollout.max_tokens)   Dr. GRPO, arXiv 2503.20783
 
-Tokens, turns, episodes and tasks are those with loss. All but `constant` sum to 1 over a step; a token that counts
-on two branches (`credit: per_branch`) is two tokens here. `max_tokens` is the limit of one answer, so with `constant`
-the sum grows with the length of the episodes: that is its point.
+Tokens, turns, agents, episodes and tasks are those with loss. All but `constant` sum to 1 over a step; a token that
+counts on two branches (`credit: per_branch`) is two tokens here. `max_tokens` is the limit of one answer, so with
+`constant` the sum grows with the length of the episodes: that is its point.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LossAggregation = Literal["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"]
+LossAggregation = Literal["episode_mean", "token_mean", "turn_mean", "agent_mean", "task_mean", "constant"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Entry:
     turn: Hashable
     tokens: int
     share: float
+    agent: Hashable = None
 
     @property
     def size(self) -> float:
@@ -63,6 +66,7 @@ def _unit(entry: Entry, aggregation: LossAggregation) -> Hashable:
         "constant": entry.episode,
         "token_mean": None,
         "turn_mean": entry.turn,
+        "agent_mean": (entry.episode, entry.agent),
         "task_mean": entry.task,
     }
     return units[aggregation]

@@ -3,6 +3,7 @@
     overlong     an answer that comes near its limit costs its episode a part of the reward    DAPO, arXiv 2503.14476
     efficiency   among right answers those with fewer turns get a little more                  AgentRL
     balance      right and wrong answers of a group are kept in about equal numbers            AgentRL
+    sharing      what each agent of an episode is paid (`astune.algorithm.agent_reward`)
 
 What the judge said stays as it is recorded; only what is learned from changes. Another rule of DAPO, dynamic sampling,
 plays further tasks: `astune/training/run.py`.
@@ -14,12 +15,14 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from astune.algorithm.advantage import RIGHT
 from astune.config.schema import AstuneConfig
 from astune.support.statistics import exceeds
 from astune.types import Episode, Group, Turn
 
+AgentReward = Literal["own", "same", "difference"]
 BALANCED = "balanced"
 """Why an episode is left out that there were too many of its kind of."""
 MORE_WRONG, MORE_RIGHT = 1, 2
@@ -47,6 +50,7 @@ class BatchRules:
     efficiency_bonus: float = 0.0
     balance: bool = False
     seed: int = 0
+    agent_reward: AgentReward = "own"
 
     @classmethod
     def of(cls, config: AstuneConfig, context_length: int | None) -> BatchRules:
@@ -59,11 +63,15 @@ class BatchRules:
             algorithm.efficiency_bonus,
             algorithm.balance,
             config.seed,
+            algorithm.agent_reward,
         )
 
     def __call__(self, groups: Sequence[Group]) -> Ruled:
-        """Balance first: ranks are among those that are kept."""
+        """Share out first: what an episode costs or gains besides, all its agents do. Balance before ranks, which are
+        among those that are kept."""
         ruled = Ruled(list(groups))
+        if self.agent_reward != "own":
+            ruled = Ruled([share_out(group, self.agent_reward) for group in groups])
         if self.balance:
             ruled = self._balance(ruled)
         if self.overlong_buffer:
@@ -112,6 +120,37 @@ class BatchRules:
         shaped = [shift_rewards(group, row) for group, row in zip(ruled.groups, shifts, strict=True)]
         metrics = {"efficiency/ranked": float(sum(bool(shift) for row in shifts for shift in row))}
         return replace(ruled, groups=shaped, metrics=ruled.metrics | metrics)
+
+
+def share_out(group: Group, how: AgentReward) -> Group:
+    """Say what the agents of each judged episode are paid.
+
+        own           its own reward, else the episode's
+        same          the episode's
+        difference    the first, less the mean of the trained agents of the episode: they sum to 0
+
+    An agent that is the only one of its episode that is trained has nobody to differ from, and is paid as with `own`.
+    """
+    return replace(group, episodes=tuple(_share_episode(episode, how) for episode in group.episodes))
+
+
+def _share_episode(episode: Episode, how: AgentReward) -> Episode:
+    if episode.verdict is None or how == "own":
+        return episode
+    if how == "same":
+        return replace(episode, agent_rewards={})
+    team = sorted({turn.agent for turn in episode.turns if turn.trainable})
+    if len(team) < 2:
+        return episode
+    paid = {agent: episode.agent_rewards.get(agent, episode.verdict.reward) for agent in team}
+    mean = math.fsum(paid.values()) / len(team)
+    differences = {agent: _subtract(reward, mean) for agent, reward in paid.items()}
+    return replace(episode, agent_rewards={**episode.agent_rewards, **differences})
+
+
+def _subtract(reward: float, mean: float) -> float:
+    """The difference; 0 if it is no more than rounding leaves, which would be taken for signal beside other zeros."""
+    return reward - mean if exceeds(reward, mean) or exceeds(mean, reward) else 0.0
 
 
 def leave_out_all(groups: Sequence[Group], reason: str) -> Ruled:

@@ -80,7 +80,7 @@ def _entries(number: int, episode: Episode, weighting: Weighting) -> Iterator[En
     """Give one entry per span of each timeline, in order."""
     for line, shares in zip(episode.timelines, span_shares(episode, weighting.credit), strict=True):
         for span, share in zip(line.spans, shares, strict=True):
-            yield Entry(episode.task.task_id, number, (number, span.turn), len(span), share)
+            yield Entry(episode.task.task_id, number, (number, span.turn), len(span), share, line.agent)
 
 
 def split_samples(samples: Sequence[Sample], parts: int, aggregation: LossAggregation) -> list[list[Sample]]:

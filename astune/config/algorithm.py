@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from astune.config.chat_models import TeacherConfig
-from astune.config.section import Located, OnTrinity, OnVerl, Plugin, Section, fate
+from astune.config.section import RUNNERS, Located, OnTrinity, OnVerl, Plugin, Section, fate
 from astune.support.builtin import builtin_name
 
 METHODS = {
@@ -221,15 +221,25 @@ class AlgorithmConfig(Section):
             LOSS_ON_VERL,
         ),
     )
-    loss_aggregation: Literal["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"] = Field(
+    loss_aggregation: Literal["episode_mean", "token_mean", "turn_mean", "agent_mean", "task_mean", "constant"] = Field(
         "episode_mean",
-        description="what counts the same in the loss: each episode (GRPO), token (DAPO), turn or task;"
+        description="what counts the same in the loss: each episode (GRPO), token (DAPO), turn, agent or task;"
         " constant: every token 1 / rollout.max_tokens (Dr. GRPO)",
         json_schema_extra=fate(
             OnTrinity(
                 ours="our samples operator, in Trinity's experience pipeline: the weights are part of the advantages"
             )
         ),
+    )
+    agent_reward: Literal["own", "same", "difference"] = Field(
+        "own",
+        description="what an agent is paid: own: its own reward (`tuner.reward`), else the episode's; same: the "
+        "episode's; difference: the first, less the mean of the agents of its episode",
+    )
+    trained_agents: tuple[str, ...] = Field(
+        ("*",),
+        description="the agents whose turns are trained, by names or patterns, as 'solver_*'",
+        json_schema_extra=fate(OnTrinity(ours=RUNNERS)),
     )
     credit: Literal["once", "per_branch", "mean_branch"] = Field(
         "once",

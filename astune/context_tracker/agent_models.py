@@ -1,8 +1,8 @@
-"""Which model an agent runs on, where a run has several (`astune.models`)."""
+"""Which model an agent runs on, where a run has several (`astune.models`), and whether its turns are trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -13,7 +13,8 @@ from astune.errors import WorkflowError, nearest
 class AgentModels:
     """`trained` has the models by name, True for those that are trained; `agents` the models by patterns of agents'
     names, as `{"wolf_*": "wolf"}`. Both are empty where there is one model, which has no name. `drawn` has the names
-    under which the policy answers for models of which it has several versions, if not under their own.
+    under which the policy answers for models of which it has several versions, if not under their own. Only the turns
+    of agents whose names match one of `trained_agents` are trained.
 
     >>> AgentModels({"wolf": True, "villager": False}, {"wolf_*": "wolf"}).choose("wolf_1")
     'wolf'
@@ -22,6 +23,7 @@ class AgentModels:
     trained: Mapping[str, bool] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, str] = field(default_factory=dict)
+    trained_agents: Sequence[str] = ("*",)
 
     @property
     def names(self) -> tuple[str | None, ...]:
@@ -32,8 +34,10 @@ class AgentModels:
         """The name of the model that a source is; empty for the only one, and for what is none of them."""
         return source if source is not None and source in self.trained else ""
 
-    def is_trained(self, name: str | None) -> bool:
-        return name is None or self.trained.get(name, True)
+    def is_trained(self, agent: str, name: str | None) -> bool:
+        """Tell whether the turns of an agent that runs on the model `name` are trained."""
+        chosen = any(fnmatchcase(agent, pattern) for pattern in self.trained_agents)
+        return chosen and (name is None or self.trained.get(name, True))
 
     def choose(self, agent: str, policy: str | None = None) -> str | None:
         """Choose the model of an agent: the one that its workflow names, else that of the pattern which its name

@@ -213,7 +213,7 @@ class ContextTracker:
         """`choices` for a prompt that is made."""
         request, seen, prompt = ready
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
-        trained = trainable and self._sources[source].is_policy and self._models.is_trained(source)
+        trained = trainable and self._sources[source].is_policy and self._models.is_trained(agent, source)
         kept = self._copy_request(agent, request, prompt)
         model = self._models.name(source)
         calls = [Call(agent, kept, prompt, self._calls + choice, trained, source, model) for choice in range(n)]

@@ -16,7 +16,14 @@ def imitation_samples(
     """Make one sample per row. Weights are those of an episode (`astune.algorithm.loss_aggregation`), an example being
     the episode and its place in the file the task. The ids of the samples' episodes differ by example."""
     entries = [
-        Entry(example.place, number, (number, row, span.turn), len(span), float(span.trainable and not span.shared))
+        Entry(
+            example.place,
+            number,
+            (number, row, span.turn),
+            len(span),
+            float(span.trainable and not span.shared),
+            timeline.agent,
+        )
         for number, example in enumerate(examples)
         for row, timeline in enumerate(example.rows)
         for span in timeline.spans

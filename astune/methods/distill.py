@@ -21,7 +21,7 @@ class Distill(Method):
 
     plays = True
     loss = "teacher"
-    keys = frozenset({"clip_high", "clip_low", "credit", "loss", "loss_aggregation", "teacher"})
+    keys = frozenset({"clip_high", "clip_low", "credit", "loss", "loss_aggregation", "teacher", "trained_agents"})
 
     def estimator(self) -> StepEstimator:
         return Imitation(self.algorithm)

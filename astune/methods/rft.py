@@ -23,7 +23,7 @@ WRONG, REPEATED, SURPLUS = "wrong", "repeated", "surplus"
 class Rft(Method):
     plays = True
     loss = "likelihood"
-    keys = frozenset({"credit", "keep_per_task", "loss_aggregation"})
+    keys = frozenset({"credit", "keep_per_task", "loss_aggregation", "trained_agents"})
 
     def estimator(self) -> StepEstimator:
         return Imitation(self.algorithm)

@@ -38,7 +38,8 @@ LEFT_OUT = {
     "skipped_update": "The update was thrown away, as its loss or gradient was no finite number.",
     "not_its_turn": "It was another model's turn to learn (astune.trainer.update).",
     "no_teacher": "The teacher did not weigh the episode (astune.algorithm.teacher).",
-    "frozen": "The agent is not trained: it has trainable=False, or runs on a model that is not trained.",
+    "frozen": "The agent is not trained: it has trainable=False, runs on a model that is not trained, or "
+    "astune.algorithm.trained_agents does not name it.",
     "greedy": "Drawn greedily (temperature below 0.01, top_k 1 or a tiny top_p): there is nothing to compare.",
     "retried": "The agent asked again and never went on from this answer.",
     "inexact": "The token ids were made from text and may not be those that were sampled.",

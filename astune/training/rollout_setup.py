@@ -65,7 +65,11 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
-        models=AgentModels({name: model.learns for name, model in config.models.items()}, dict(config.rollout.agents)),
+        models=AgentModels(
+            {name: model.learns for name, model in config.models.items()},
+            dict(config.rollout.agents),
+            trained_agents=config.algorithm.trained_agents,
+        ),
         texts=NamedTexts(texts),
         environments=environments_of(service),
         tools=ToolServers(config.tools),

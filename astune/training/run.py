@@ -265,13 +265,15 @@ def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> 
 
 
 def warn_of_idle_models(run: TrainingRun, when: str) -> None:
-    """Warn of models that nobody has asked, and of patterns of `astune.rollout.agents` without an agent."""
+    """Warn of models that nobody has asked, and of patterns without an agent."""
     agents, asked = ({pair[place] for pair in run.heard} for place in (0, 1))
     idle = [f"no agent runs on {name!r}" for name in run.config.models if name not in asked]
-    patterns = run.config.rollout.agents
-    idle += [f"no agent matches {pattern!r}" for pattern in patterns if not fnmatch.filter(agents, pattern)]
-    if idle and agents:
-        run.progress.warn(f"astune.rollout.agents: {when} {'; '.join(idle)}. There are: {', '.join(sorted(agents))}")
+    said = {"astune.rollout.agents": idle, "astune.algorithm.trained_agents": []}
+    patterns = (run.config.rollout.agents, run.config.algorithm.trained_agents)
+    for key, of_key in zip(said, patterns, strict=True):
+        said[key] += [f"no agent matches {pattern!r}" for pattern in of_key if not fnmatch.filter(agents, pattern)]
+        if said[key] and agents:
+            run.progress.warn(f"{key}: {when} {'; '.join(said[key])}. There are: {', '.join(sorted(agents))}")
 
 
 async def play_groups(run: TrainingRun, step: int) -> tuple[list[Group], dict[str, float]]:

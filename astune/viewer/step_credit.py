@@ -42,7 +42,8 @@ class Estimator:
         name, defaults = STAND_IN.get(chosen, chosen), AstuneConfig()
         if chosen not in ADVANTAGES:
             name = f"reward less the mean of its group, in place of {chosen}"
-        if any(config.get(f"astune.algorithm.{key}") for key in RULES):
+        changed = config.get("astune.algorithm.agent_reward", defaults.algorithm.agent_reward)
+        if changed != defaults.algorithm.agent_reward or any(config.get(f"astune.algorithm.{key}") for key in RULES):
             name += ", of rewards before the rules over groups"
         if any(key.startswith("astune.models.") for key in config):
             name += ", of each model by itself, by the algorithm of all"

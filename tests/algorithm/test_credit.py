@@ -106,6 +106,7 @@ class Part(NamedTuple):
     task: str
     episode: str
     turn: tuple[str, int]
+    agent: str
     prompt: tuple[int, ...]
     output: tuple[int, ...]
     advantage: float
@@ -123,6 +124,7 @@ def reference(groups: Sequence[Group], credit: Credit, aggregation: LossAggregat
         unit = {
             "episode_mean": lambda p: p.episode,
             "turn_mean": lambda p: p.turn,
+            "agent_mean": lambda p: (p.episode, p.agent),
             "task_mean": lambda p: p.task,
             "token_mean": lambda p: None,
             "constant": lambda p: p.episode,
@@ -170,7 +172,7 @@ def branch_parts(one: Episode, outcome: dict[int, float], process: dict[int, flo
             for place, path in enumerate(below):
                 share = {"once": float(place == 0), "mean_branch": 1 / len(below), "per_branch": 1.0}[credit]
                 advantage = outcome[number] + sum(process[step] for step in path)
-                where = one.task.task_id, one.episode_id, (one.episode_id, number)
+                where = one.task.task_id, one.episode_id, (one.episode_id, number), turn.agent
                 parts.append(Part(*where, tuple(turn.prompt_ids), tuple(turn.output_ids), advantage, share))
     return parts
 

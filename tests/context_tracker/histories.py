@@ -274,6 +274,7 @@ def loss_terms(histories: Sequence[Sequence[Call]], credit: str, aggregation: st
         "constant": lambda term: term[0],
         "token_mean": lambda term: None,
         "turn_mean": lambda term: term[:2],
+        "agent_mean": lambda term: (term[0], histories[term[0]][term[1]].agent),
         "task_mean": lambda term: None,
     }[aggregation]
     sizes: dict[Any, float] = {}

@@ -72,7 +72,7 @@ def test_an_agent_runs_on_the_model_that_is_named_and_an_error_names_the_nearest
         "villager",
         "wolf",
     )
-    assert AgentModels().choose("anybody") is None and not models.is_trained("villager")
+    assert AgentModels().choose("anybody") is None and not models.is_trained("villager_1", "villager")
     for agent, policy, said in (
         (
             "x",

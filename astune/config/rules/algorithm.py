@@ -28,6 +28,14 @@ def algorithm_contradictions(algorithm: AlgorithmConfig) -> Iterator[tuple[str, 
     if method.loss != "likelihood":
         yield from _loss(algorithm)
     yield from _divergence(algorithm, method)
+    if not algorithm.trained_agents:
+        yield "astune.algorithm.trained_agents", "no agent would be trained; expected at least one name or pattern"
+    for pattern in algorithm.trained_agents:
+        if "[" in pattern:
+            yield (
+                "astune.algorithm.trained_agents",
+                f"{pattern!r} has a bracket; expected names in which * and ? stand for others",
+            )
     if algorithm.entropy_bonus and "entropy_bonus" not in method.keys:
         yield _for_rewards_only("entropy_bonus", algorithm)
 

@@ -32,6 +32,7 @@ OWN_TRAINER = (
 OF_THE_RUN = {
     "preset": "name the keys that it would set",
     "dynamic_sampling": "which tasks are played is the run's to say: set it in astune.algorithm",
+    "trained_agents": "agents of a model that is frozen are not trained, of others astune.algorithm says",
 }
 """The keys of `astune.algorithm` that a model has not for itself, and what to do."""
 
