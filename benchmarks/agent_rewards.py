@@ -1,0 +1,150 @@
+"""When does it matter what each agent of an episode is paid, and what counts the same in the loss?
+
+    python benchmarks/agent_rewards.py               # some seconds on one core; 20 seeds
+
+Agents whose policy is one number each, the chance that they do the better of two things, learn from the samples that
+`BatchRules` and `to_samples` make of eight attempts a step. All of them together move by a step of bounded length, as
+the weights that they share do. What is shown is a mean over seeds.
+
+    dilemma    what an agent keeps is worth 1 to it, what it gives 0.8 to each of the two; the episode's reward is the
+               mean of what they have: 1 where both keep, 1.6 where both give
+    jobs       eight agents, each with a job of its own; the episode's reward is the share of jobs that are done
+    luck       the same with three agents, but what all have in an attempt is shifted by the same luck, ten times as
+               large as what a job is worth
+    plan       a planner says one word, a worker six times ten; the reward is the share of the work that is right, 0
+               after a wrong plan
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from statistics import fmean
+from typing import TypeAlias, get_args
+
+from astune.algorithm import BatchRules, Weighting, to_samples
+from astune.algorithm.advantage import grpo
+from astune.algorithm.aggregation import LossAggregation
+from astune.algorithm.batch_rules import AgentReward
+from astune.context_tracker.merge import TurnForest
+from astune.support.terminal import Console
+from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
+from benchmarks.bench_table import table_of
+
+ATTEMPTS, RATE, LONGEST = 8, 0.5, 0.4
+LUCK = 10.0
+REWARDS: Sequence[AgentReward] = get_args(AgentReward)
+AGGREGATIONS: Sequence[LossAggregation] = ("token_mean", "turn_mean", "agent_mean")
+
+Deeds: TypeAlias = Mapping[str, Sequence[bool]]
+"""By agent, for each of its turns whether it did the better thing."""
+Paid: TypeAlias = tuple[float, Mapping[str, float]]
+"""The reward of the episode, and of its agents where they have their own."""
+World: TypeAlias = tuple[Mapping[str, Sequence[int]], Callable[[Deeds, Random], Paid]]
+"""By agent the tokens of each of its turns; and what they are paid for what they did."""
+
+
+def pay_dilemma(did: Deeds, chance: Random) -> Paid:
+    gives = {agent: turns[0] for agent, turns in did.items()}
+    pool = 0.8 * sum(gives.values())
+    own = {agent: pool + (not gave) for agent, gave in gives.items()}
+    return fmean(own.values()), own
+
+
+def pay_jobs(did: Deeds, chance: Random) -> Paid:
+    own = {agent: float(turns[0]) for agent, turns in did.items()}
+    return fmean(own.values()), own
+
+
+def pay_luck(did: Deeds, chance: Random) -> Paid:
+    shift = chance.gauss(0.0, LUCK)
+    own = {agent: turns[0] + shift for agent, turns in did.items()}
+    return fmean(own.values()), own
+
+
+def pay_plan(did: Deeds, chance: Random) -> Paid:
+    return (fmean(did["worker"]) if did["planner"][0] else 0.0), {}
+
+
+WORLDS: Mapping[str, World] = {
+    "dilemma": ({"one": [5], "other": [5]}, pay_dilemma),
+    "jobs": ({f"agent_{number}": [5] for number in range(8)}, pay_jobs),
+    "luck": ({f"agent_{number}": [5] for number in range(3)}, pay_luck),
+    "plan": ({"planner": [1], "worker": [10] * 6}, pay_plan),
+}
+
+
+def learn(
+    world: str, steps: int, seed: int, reward: AgentReward = "own", aggregation: LossAggregation = "episode_mean"
+) -> dict[str, float]:
+    """Learn in a world. Returns the chance of each agent to do the better thing, a half at the beginning."""
+    chance, lengths = Random(f"{world}/{seed}"), WORLDS[world][0]
+    logits = dict.fromkeys(lengths, 0.0)
+    rules, weighting = BatchRules(agent_reward=reward), Weighting(aggregation)
+    for step in range(steps):
+        task = Task(f"{step}", "?")
+        played = tuple(play(world, task, f"{step}/{number}", logits, chance) for number in range(ATTEMPTS))
+        samples, _ = to_samples(rules([Group(task, played)]).groups, grpo, weighting)
+        pulls = pull(samples, logits)
+        length = math.hypot(*pulls.values())
+        factor = RATE * min(1.0, LONGEST / length) if length else 0.0
+        logits = {agent: logit + factor * pulls[agent] for agent, logit in logits.items()}
+    return {agent: chance_of(logit) for agent, logit in logits.items()}
+
+
+def play(world: str, task: Task, name: str, logits: Mapping[str, float], chance: Random) -> Episode:
+    lengths, pay = WORLDS[world]
+    did = {agent: [chance.random() < chance_of(logits[agent]) for _ in turns] for agent, turns in lengths.items()}
+    turns = [
+        Turn(agent, (number,), (int(deed),) * length, (-1.0,) * length, 0, "stop")
+        for agent, deeds in did.items()
+        for number, (deed, length) in enumerate(zip(deeds, lengths[agent], strict=True))
+    ]
+    reward, own = pay(did, chance)
+    lines = TurnForest(turns).timelines()
+    return Episode(name, task, tuple(turns), lines, StopReason.COMPLETED, verdict=Verdict(reward), agent_rewards=own)
+
+
+def pull(samples: Sequence[Sample], logits: Mapping[str, float]) -> dict[str, float]:
+    """The gradient by the logit of each agent: every token of a turn says what the turn did."""
+    pulls = dict.fromkeys(logits, 0.0)
+    for sample in samples:
+        agent = sample.timeline.agent
+        for span, advantage, weight in zip(sample.timeline.spans, sample.advantages, sample.weights, strict=True):
+            deed = sample.timeline.token_ids[span.start]
+            pulls[agent] += advantage * weight * len(span) * (deed - chance_of(logits[agent]))
+    return pulls
+
+
+def chance_of(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-logit))
+
+
+def measure(world: str, steps: int, seeds: int, agent: str = "", **setting: str) -> float:
+    """The mean chance of the agents, or of one, over seeds."""
+    found = [learn(world, steps, seed, **setting) for seed in range(seeds)]  # type: ignore[arg-type]
+    return fmean(fmean([chances[agent]] if agent else chances.values()) for chances in found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=40)
+    given = parser.parse_args()
+    console = Console()
+    rows = [
+        [world, *(f"{measure(world, given.steps, given.seeds, reward=reward):.0%}" for reward in REWARDS)]
+        for world in ("dilemma", "jobs", "luck")
+    ]
+    console.print(table_of("chance of the better deed, by what agents are paid", ["world", *REWARDS], rows))
+    rows = [
+        [agent, *(f"{measure('plan', given.steps, given.seeds, agent, aggregation=each):.0%}" for each in AGGREGATIONS)]
+        for agent in ("planner", "worker")
+    ]
+    console.print(table_of("the same of plan, by what counts the same", ["agent", *AGGREGATIONS], rows))
+
+
+if __name__ == "__main__":
+    main()
