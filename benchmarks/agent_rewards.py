@@ -1,6 +1,6 @@
 """When does it matter what each agent of an episode is paid, and what counts the same in the loss?
 
-    python benchmarks/agent_rewards.py               # some seconds on one core; 20 seeds
+    python benchmarks/agent_rewards.py               # half a minute on one core; 20 seeds
 
 Agents whose policy is one number each, the chance that they do the better of two things, learn from the samples that
 `BatchRules` and `to_samples` make of eight attempts a step. All of them together move by a step of bounded length, as
@@ -24,6 +24,8 @@ from random import Random
 from statistics import fmean
 from typing import TypeAlias, get_args
 
+from bench_table import table_of
+
 from astune.algorithm import BatchRules, Weighting, to_samples
 from astune.algorithm.advantage import grpo
 from astune.algorithm.aggregation import LossAggregation
@@ -31,7 +33,6 @@ from astune.algorithm.batch_rules import AgentReward
 from astune.context_tracker.merge import TurnForest
 from astune.support.terminal import Console
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
-from benchmarks.bench_table import table_of
 
 ATTEMPTS, RATE, LONGEST = 8, 0.5, 0.4
 LUCK = 10.0

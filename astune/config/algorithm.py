@@ -234,7 +234,7 @@ class AlgorithmConfig(Section):
     agent_reward: Literal["own", "same", "difference"] = Field(
         "own",
         description="what an agent is paid: own: its own reward (`tuner.reward`), else the episode's; same: the "
-        "episode's; difference: the first, less the mean of the agents of its episode",
+        "episode's; difference: the first, less the mean of the trained agents of its episode",
     )
     trained_agents: tuple[str, ...] = Field(
         ("*",),

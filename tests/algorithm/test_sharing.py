@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from agent_rewards import measure
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from astune.algorithm.batch_rules import AgentReward, share_out
 from astune.config.schema import AlgorithmConfig
 from astune.context_tracker.merge import TurnForest
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
-from benchmarks.agent_rewards import measure
 from tests.algorithm.test_credit import CREDITS, groups
 
 TASK = Task("t", "?")

@@ -73,6 +73,7 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
             "trainer.total_steps: a model has no 'total_steps' of its",
         ),
         ({"models": {"wolf": {"algorithm": {"preset": "dapo"}}}}, "algorithm.preset: a model has none of its own"),
+        ({"models": {"wolf": {"algorithm": {"trained_agents": ["a"]}}}}, "trained_agents: a model has none of its own"),
         (
             {"models": {"wolf": {"algorithm": {"kl_in": "reward"}}}},
             "models.wolf: astune.algorithm.kl_in: astune.algorithm.kl_beta is 0",

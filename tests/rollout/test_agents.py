@@ -109,6 +109,18 @@ async def test_a_reward_of_a_turn_raises_it_and_not_what_came_after(make_setup):
     assert max(advantages["e1"][1], *advantages["e0"]) < 0
 
 
+async def test_only_agents_that_are_named_are_trained(make_setup):
+    async def workflow(task, tuner):
+        for name in ("planner", "worker_1", "worker_2"):
+            await say(tuner, name)
+        return WorkflowOutput(reward=1.0)
+
+    setup = make_setup(workflow, ["x"] * 3)
+    setup = replace(setup, models=replace(setup.models, trained_agents=("worker_*", "boss")))
+    episode = await run_episode(TASK, setup, episode_id="e", seed=1, sampling=Sampling(9))
+    assert [turn.excluded for turn in episode.turns] == ["frozen", None, None]
+
+
 @pytest.fixture
 def config_with(tmp_path):
     """`config_with(base_url, **options)` gives a configuration with the auxiliary model "gpt"."""

@@ -244,10 +244,12 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
     conf = write_village(tmp_path)
     more = ["astune.trainer.keep_checkpoints=3", "astune.monitor.progress=plain", "astune.models.idle={}"]
     more += ["astune.trainer.update=wolf, villager, villager, idle", "astune.rollout.agents.seer=wolf"]
+    more += ["astune.algorithm.trained_agents=['*', sheep]"]
     report = run_job(conf, *more)
     told = " ".join(capsys.readouterr().out.split())
     for when in ("in the first step", "in the whole run"):
         assert f"agents: {when} no agent runs on 'idle'; no agent matches 'seer'. There are: chief, elder," in told
+        assert f"trained_agents: {when} no agent matches 'sheep'. There are: chief, elder," in told
     versions = [[row[f"model/{name}/policy_version"] for name in ("wolf", "villager")] for row in timeless(report)]
     assert versions == [[1, 0], [1, 1], [1, 2]]
     rates = [row.get("model/villager/learning_rate") for row in timeless(report)]

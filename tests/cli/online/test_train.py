@@ -96,6 +96,7 @@ def test_figures_are_logged_once_also_where_a_trainer_died_before_it_could(datab
             "astune.backbone=debug",
             "astune.backbone: got 'debug', which trains no versions; expected 'local' or 'trinity'",
         ),
+        ("astune.algorithm.trained_agents=[a]", "trained_agents: what is served is one agent"),
         ("astune.trainer.lr_schedule=linear", "online training has no end; expected 'constant'"),
         ("astune.algorithm.dynamic_sampling=2", "there are no further tasks; expected 0"),
         ("astune.algorithm.method=rft", "learns from rewards, thumbs, comparisons and corrections"),
