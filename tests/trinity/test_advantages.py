@@ -76,6 +76,7 @@ def test_reinforce_pp_is_trinitys_whitening_of_returns_but_for_n_less_one(
 
 def test_the_rules_over_groups_act_in_trinitys_pipeline_as_on_local() -> None:
     algorithm = {"advantage": "rloo", "balance": True, "overlong_buffer": 4, "efficiency_bonus": 0.1}
+    algorithm |= {"agent_reward": "same"}
     monitor, rollout = {"check_invariants": True}, {"max_tokens": 10}
     config = Config.model_validate(
         {"astune": {"algorithm": algorithm, "rollout": rollout, "monitor": monitor, "model": {"max_model_len": 11}}}
@@ -85,11 +86,13 @@ def test_the_rules_over_groups_act_in_trinitys_pipeline_as_on_local() -> None:
     for number, (reward, tokens) in enumerate([(1.0, 2), (1.0, 8), (1.0, 9), (1.0, 3), (0.0, 1)]):
         turn = Turn("a", (1, 2), range(tokens), [-1.0] * tokens, 0, "stop")
         lines, end = TurnForest((turn,)).timelines(), StopReason.COMPLETED
-        episodes.append(Episode(f"e{number}", task, (turn,), lines, end, verdict=Verdict(reward)))
+        episodes.append(
+            Episode(f"e{number}", task, (turn,), lines, end, verdict=Verdict(reward), agent_rewards={"a": 5.0})
+        )
     groups = [Group(task, tuple(episodes))]
     operator = SamplesOperator(config.model_dump(mode="json"), 1, "verl")
     samples, receipt, metrics = operator.learn_from(groups)
-    ruled = BatchRules(10, 11, 4, 1.0, 0.1, balance=True, seed=config.astune.seed)(groups)
+    ruled = BatchRules(10, 11, 4, 1.0, 0.1, balance=True, seed=config.astune.seed, agent_reward="same")(groups)
     expected = to_samples(
         ruled.groups, load_estimator(config.astune.algorithm), Weighting(max_tokens=10), ruled.left_out
     )

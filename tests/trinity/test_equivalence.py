@@ -129,7 +129,7 @@ def trinity_terms(rows: Sequence[Experience]) -> list[tuple[tuple[int, ...], int
 
 def weightings() -> st.SearchStrategy[Weighting]:
     aggregation: st.SearchStrategy[LossAggregation] = st.sampled_from(
-        ["episode_mean", "token_mean", "turn_mean", "task_mean", "constant"]
+        ["episode_mean", "token_mean", "turn_mean", "agent_mean", "task_mean", "constant"]
     )
     credit: st.SearchStrategy[Credit] = st.sampled_from(["once", "per_branch", "mean_branch"])
     return st.builds(Weighting, aggregation, credit, st.just(16))
