@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -32,6 +33,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 20
 MOVING = 10
 """Steps over which the time of a step is averaged to tell the time left."""
+MOST_AGENTS = 4
+"""Agents whose rewards the line of a step has."""
 
 
 @dataclass
@@ -159,7 +162,7 @@ def step_line(state: RunState, metrics: Mapping[str, float]) -> str:
     width = len(str(state.total_steps))
     parts = [f"step {state.step:>{width}}/{state.total_steps}"]
     if "reward/mean" in metrics:
-        parts.append(f"reward {metrics['reward/mean']:.3f}")
+        parts.append(f"reward {metrics['reward/mean']:.3f}{_show_agents(metrics)}")
     if "success/mean" in metrics:
         parts.append(f"success {100 * metrics['success/mean']:5.1f} %")
     if "loss" in metrics:
@@ -174,6 +177,14 @@ def step_line(state: RunState, metrics: Mapping[str, float]) -> str:
     if state.seconds_left is not None:
         parts.append(f"{show_seconds(state.seconds_left)} left")
     return "  ".join(parts)
+
+
+def _show_agents(metrics: Mapping[str, float]) -> str:
+    """Show what agents got of their own, in brackets; of many the first few."""
+    own = [(name.removeprefix("agent_reward/"), metrics[name]) for name in metrics if name.startswith("agent_reward/")]
+    shown = [f"{agent} {value:+.2f}" for agent, value in own[:MOST_AGENTS]]
+    more = [f"{len(own) - MOST_AGENTS} more"] if len(own) > MOST_AGENTS else []
+    return f" ({escape(', '.join(shown + more))})" if own else ""
 
 
 _HEADLINE = {

@@ -69,6 +69,13 @@ def test_elsewhere_than_on_a_terminal_each_step_is_one_line_without_escape_codes
     assert "\x1b" not in text_of(screen)
 
 
+def test_a_step_tells_what_its_agents_got_of_their_own(screen):
+    own = {f"agent_reward/{agent}": float(place) for place, agent in enumerate(["a [red]", "b", "c", "d", "e", "f"])}
+    with Progress("plain", screen) as progress:
+        progress.step_done(1, {**STEP, **own})
+    assert "reward 0.250 (a [red] +0.00, b +1.00, c +2.00, d +3.00, 2 more)" in " ".join(text_of(screen).split())
+
+
 def test_time_left_is_the_remaining_steps_at_the_pace_of_the_last_ones(screen, make_config, run_dir):
     with Progress("plain", screen) as progress:
         progress.run_started(make_config(), run_dir, total_steps=4)
