@@ -3,6 +3,7 @@ mixed difficulty: drawn by a curriculum, beside our own dynamic sampling?
 
     python benchmarks/curriculum.py                       # three seeds; needs torch and AgentScope
     python benchmarks/curriculum.py --seeds 1 --only curriculum
+    python benchmarks/curriculum.py --wanted 0.9 --results runs/curriculum.jsonl   # what is done there is not done again
 
 The tasks are the demo's (`tutorial/math_agent`), of which a share is made hopeless: their reference answer is another,
 as in data that nobody checked. The others are between nearly mastered and rarely solved. Held-out tasks are the demo's
@@ -23,7 +24,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -126,6 +127,22 @@ async def train(run: TrainingRun, name: str, given: argparse.Namespace) -> Outco
     return outcome
 
 
+def find_outcome(seed: int, name: str, given: argparse.Namespace) -> Outcome:
+    """Run a variant, or read what an earlier call found, with the same options."""
+    asked = {key: value for key, value in vars(given).items() if key not in ("seeds", "only", "results")}
+    asked = {"seed": seed, "variant": name, **asked}
+    if given.results is not None and given.results.exists():
+        for line in map(json.loads, given.results.read_text().splitlines()):
+            if line["asked"] == asked:
+                return Outcome(**line["found"])
+    with begin(seed, (*VARIANTS[name], *given.options), given) as run:
+        found = asyncio.run(train(run, name, given))
+    if given.results is not None:
+        with given.results.open("a") as file:
+            file.write(json.dumps({"asked": asked, "found": asdict(found)}) + "\n")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -138,14 +155,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=5, help="steps between two looks at the held-out tasks")
     parser.add_argument("--decoding", choices=("sampled", "greedy"), default="sampled", help="of the held-out tasks")
     parser.add_argument("--wanted", type=float, default=0.8)
+    parser.add_argument("--results", type=Path, help="a file of what was found, which later calls go on with")
     parser.add_argument("options", nargs="*", help="more keys of every variant, as astune.trainer.learning_rate=1e-4")
     given = parser.parse_args()
     rows = []
     for seed in given.seeds:
-        found = {}
-        for name in given.only:
-            with begin(seed, (*VARIANTS[name], *given.options), given) as run:
-                found[name] = asyncio.run(train(run, name, given))
+        found = {name: find_outcome(seed, name, given) for name in given.only}
         base = found.get(DYNAMIC)
         for name, each in found.items():
             known = base is not None and base.reached and each.reached

@@ -20,8 +20,8 @@ async def evaluate(run: TrainingRun) -> dict[str, float]:
     figures = await _evaluate_examples(run)
     for evaluation in left:
         figures |= await _play(run, evaluation)
-    if left and run.ahead is None:  # the weights are the same, but caches are emptied: as if not evaluated
-        await publish_all(run.pupils)
+        if run.ahead is None:  # the weights are the same, but caches are emptied: what comes is as if not evaluated
+            await publish_all(run.pupils)
     return figures
 
 

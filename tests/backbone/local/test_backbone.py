@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from astune.backbone.local.engine import LocalBackbone
+from astune.backbone.local.engine import LocalBackbone, load_engine
 from astune.config.load import load_config
+from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, RunFolderError
 from astune.monitor.episodes import read_episodes
 from astune.monitor.metrics import read_metrics
 from astune.monitor.run_dir import RunDir
-from astune.types import RunReport
+from astune.training.engine import Engine
+from astune.training.evaluation import evaluate
+from astune.training.start import assemble, read_inputs
+from astune.types import Generation, Policy, RunReport, Sampling
 
 AGENT = Path(__file__).with_name("agent.py")
 TIMES = ("time", "throughput", "seconds", "blocked")
@@ -23,10 +31,11 @@ SHORT = ("astune.trainer.total_steps=2", "astune.evaluation.before=false", "astu
          "astune.evaluation.after=false", "astune.monitor.check_invariants=true")  # fmt: skip
 
 
-def write_job(folder: Path, tasks: int = 6, broken: int = 0) -> Path:
+def write_job(folder: Path, tasks: int = 6, broken: int = 0, held_out: int = 1) -> Path:
     rows = [{"query": f"What is {n} plus {n}?", "answer": str(2 * n), "broken": n < broken} for n in range(tasks)]
     (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (folder / "held.jsonl").write_text(json.dumps({"query": "What is 8 minus 2?", "answer": "6"}))
+    held = [{"query": f"What is {n} minus 2?", "answer": str(n - 2)} for n in range(8, 8 + held_out)]
+    (folder / "held.jsonl").write_text("\n".join(map(json.dumps, held)))
     config = {
         "project_name": "test",
         "experiment_name": "job",
@@ -108,6 +117,44 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(straight: RunReport, tm
     ]
     a, b = weights(straight, 4), weights(resumed, 4)
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@dataclass
+class Heard:
+    """A policy that keeps what it says."""
+
+    policy: Policy
+    said: list[Generation]
+
+    @property
+    def context_length(self) -> int:
+        return self.policy.context_length
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        self.said.append(await self.policy.generate(prompt_ids, sampling))
+        return self.said[-1]
+
+
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a run is killed between two evaluations of a step",
+    "the one that is left gives, bit for bit, what it would have given",
+)
+def test_what_was_evaluated_before_changes_no_bit_of_an_evaluation(tmp_path: Path) -> None:
+    conf = write_job(tmp_path, held_out=4)
+    both, alone = [], []
+    for said, evaluated in ((both, set[str]()), (alone, {"sampled"})):
+        with ExitStack() as stack:
+
+            def load(config: AstuneConfig, said: list[Generation] = said) -> Engine:
+                engine = load_engine(config)
+                return replace(engine, policy=Heard(engine.policy, said))
+
+            loaded = load_config(conf)
+            run = assemble(loaded, read_inputs(loaded.config.astune, stack), None, load, stack, None)
+            run.evaluated = evaluated
+            asyncio.run(evaluate(run))
+    assert len(alone) == 8 and both[8:] == alone
 
 
 def test_agents_that_ask_for_what_no_model_can_do_harm_neither_the_others_nor_the_update(tmp_path: Path) -> None:
