@@ -3,7 +3,7 @@ mixed difficulty: drawn by a curriculum, beside our own dynamic sampling?
 
     python benchmarks/curriculum.py                       # three seeds; needs torch and AgentScope
     python benchmarks/curriculum.py --seeds 1 --only curriculum
-    python benchmarks/curriculum.py --wanted 0.9 --results runs/curriculum.jsonl   # what is done there is not done again
+    python benchmarks/curriculum.py --wanted 0.9 --results runs/curriculum.jsonl    # goes on with what is there
 
 The tasks are the demo's (`tutorial/math_agent`), of which a share is made hopeless: their reference answer is another,
 as in data that nobody checked. The others are between nearly mastered and rarely solved. Held-out tasks are the demo's
