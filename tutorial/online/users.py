@@ -59,6 +59,8 @@ class Habits:
     users: int = 500
     correct: str | None = None
     """What all say would have been right, in the place of a thumb."""
+    corrects: float = 0.0
+    """Share of those with a wrong answer who say what is right, in the place of a thumb."""
 
     def thumb(self, right: bool, dice: random.Random) -> str | None:
         """What a user says of an answer: "up", "down" or nothing."""
@@ -107,8 +109,11 @@ class Crowd:
         thumb, late = self.habits.thumb(right, dice), dice.random() < self.habits.late
         message = str(reply["message"])
         self._write({"number": number, "message": message, "right": right, "said": thumb, "late": late, "user": user})
-        if self.habits.correct is not None:
-            await self._say({"message": message, "correction": self.habits.correct, "user": user})
+        correction = self.habits.correct
+        if self.habits.corrects and not right and dice.random() < self.habits.corrects:
+            correction = f"The answer is {problem.answer}."
+        if correction is not None:
+            await self._say({"message": message, "correction": correction, "user": user})
         elif thumb is not None and late:
             self.later.append((number + self.habits.late_by, {"message": message, "thumb": thumb, "user": user}))
         elif thumb is not None:
@@ -146,7 +151,7 @@ class Crowd:
 async def run(given: argparse.Namespace) -> None:
     remarks = Remarks() if given.follow else None
     shares = (given.wrong, given.silent, given.late, given.late_by)
-    habits = Habits(*shares, remarks, given.flatterer, given.name, given.users, given.correct)
+    habits = Habits(*shares, remarks, given.flatterer, given.name, given.users, given.correct, given.corrects)
     async with httpx.AsyncClient(base_url=given.agent, timeout=300.0) as http:
         crowd = Crowd(http, habits, problems("train", given.seed), given.seed, given.log)
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -171,6 +176,9 @@ def main() -> None:
     parser.add_argument("--name", default="user", help="what their names begin with")
     parser.add_argument("--users", type=int, default=500, help="names, which come in turn")
     parser.add_argument("--correct", metavar="TEXT", help="all say that this would have been right: poison")
+    parser.add_argument(
+        "--corrects", type=float, default=0.0, help="share of those with a wrong answer who say what is right"
+    )
     parser.add_argument("--parallel", type=int, default=32, help="users at the same time")
     parser.add_argument("--count", type=int, help="so many ask; without it they go on until Ctrl-C")
     parser.add_argument("--seed", type=int, default=1)
