@@ -30,11 +30,11 @@ from astune.store.database import open_existing
 from astune.store.tables import requests
 from astune.testing import ScriptedChatServer
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tutorial.flywheel.teacher import Teacher
 from tutorial.online.run import Processes, answers, free_port, read_lines
 
+HERE = Path(__file__).resolve().parent
 CONF, ONLINE = HERE / "flywheel.yaml", HERE.parent / "online"
 CERTAIN = 0.05
 """p of the paired test below which a model that solves more takes over."""
