@@ -23,6 +23,7 @@ from typing import Any
 
 import httpx
 import sqlalchemy as sa
+import yaml
 
 import astune
 from astune.cli import main as command
@@ -102,7 +103,7 @@ class Wheel:
         self.astune("data", "from-traces", self.folder / "online" / "online.db", "--out", traced)
         self.astune("data", "expand", "--seeds", traced, "--target", self.given.target, "--out", more, fewer=True)
         run = self.train(number, traced, more)
-        found = self.compare(run)
+        found = self.compare(run, traced)
         promoted = found.difference.mean > 0 and found.test.p < CERTAIN
         self.astune("online", "versions", "import", run, "--parent", "champion")
         if promoted:
@@ -146,9 +147,11 @@ class Wheel:
         self.astune("run", *keys)
         return self.folder / "runs" / "flywheel" / f"turn_{number}"
 
-    def compare(self, run: Path) -> Any:
+    def compare(self, run: Path, traced: Path) -> Any:
         """Compare it with the model that answers, on the same held-out tasks."""
-        keys = dict(key.removeprefix("astune.").split("=", 1) for key in self.given.options)
+        options = (key.removeprefix("astune.").split("=", 1) for key in self.given.options)
+        keys = {name: yaml.safe_load(value) for name, value in options}
+        keys["task_reader.jsonl.training.file_path"] = str(traced)
         found = astune.evaluate(conf=CONF, models=[self.champion, str(run)], out=self.folder / "held_out", **keys)
         return next(row for row in found.compared[0].rows if (row.evaluation, row.figure) == ("sampled", "success"))
 
