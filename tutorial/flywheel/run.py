@@ -151,8 +151,8 @@ class Wheel:
         """Compare it with the model that answers, on the same held-out tasks."""
         options = (key.removeprefix("astune.").split("=", 1) for key in self.given.options)
         keys = {name: yaml.safe_load(value) for name, value in options}
-        keys["task_reader.jsonl.training.file_path"] = str(traced)
-        found = astune.evaluate(conf=CONF, models=[self.champion, str(run)], out=self.folder / "held_out", **keys)
+        keys |= {"task_reader.jsonl.training.file_path": str(traced), "runs_dir": str(self.folder / "runs")}
+        found = astune.evaluate(conf=CONF, models=[self.champion, str(run)], **keys)
         return next(row for row in found.compared[0].rows if (row.evaluation, row.figure) == ("sampled", "success"))
 
     def astune(self, *words: object, fewer: bool = False) -> None:
