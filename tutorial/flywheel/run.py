@@ -220,8 +220,8 @@ def main() -> None:
     found = list(follow(given.folder, given.follow))
     for line in found:
         print(json.dumps(line, ensure_ascii=False))
-    counts = Counter((line["how"], f"v{line['version']}") for line in found)
-    print(", ".join(f"{count} {how} of answers of {version}" for (how, version), count in sorted(counts.items())))
+    for (version, how), count in sorted(Counter((line["version"], line["how"]) for line in found).items()):
+        print(f"answers of v{version}: {count} tasks by {how}")
 
 
 if __name__ == "__main__":
