@@ -30,6 +30,7 @@ SMALL = (
 )
 
 
+@pytest.mark.release  # half a minute; in CI: tests/data, tests/traces and test_online_loop.py, each by itself
 def test_two_turns_leave_a_way_from_each_version_back_to_the_answers_that_it_came_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
