@@ -26,7 +26,6 @@ SMALL = (
     "astune.trainer.warmup_steps=0",
     "astune.rollout.num_repeat=4",
     "astune.task_reader.max_validation_tasks=16",
-    "astune.evaluation.decoding=[sampled]",
 )
 
 
@@ -36,12 +35,12 @@ def test_two_turns_leave_a_way_from_each_version_back_to_the_answers_that_it_cam
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tutorial_dir().parent))
     folder = tmp_path / "wheel"
-    habits = {"questions": 32, "corrects": 1.0, "wrong": 0.0, "target": 6, "pairs": 1}
+    habits = {"questions": 32, "corrects": 1.0, "wrong": 0.0, "variants": 1, "pairs": 1}
     turns = spin(Namespace(folder=folder, turns=2, seed=1, options=list(SMALL), **habits))
     held_out = {task["query"] for task in read_lines(tutorial_dir() / "math_agent" / "data" / "heldout.jsonl")}
     champion = 0
     for turn in turns:
-        assert turn.asked == 32 and turn.tasks > 0 and turn.made == 6 and turn.pairs > 0
+        assert turn.asked == 32 and turn.tasks > 0 and turn.made > 0 and turn.pairs > 0
         assert turn.promoted is (turn.gain > 0 and turn.p < CERTAIN)
         trained = list(follow(folder, turn.number))
         assert {line["how"] for line in trained} <= {"correction", "liked answer", "variant"}
@@ -49,7 +48,7 @@ def test_two_turns_leave_a_way_from_each_version_back_to_the_answers_that_it_cam
         assert all(line["version"] <= champion and line["signs"] for line in trained)
         champion = turn.number if turn.promoted else champion
     assert turns[1].tasks > turns[0].tasks  # those of both turns
-    assert read_lines(folder / "turns.jsonl")[1]["number"] == 2
+    assert read_lines(folder / "turns.jsonl")[1]["number"] == 2 and (folder / "chart.svg").exists()
     capsys.readouterr()
     keys = [f"astune.online.folder={folder / 'online'}"]
     assert main(["online", "versions", "--json", "--conf", str(CONF), *keys]) == 0

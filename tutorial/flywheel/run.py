@@ -3,7 +3,7 @@
     python tutorial/flywheel/run.py --folder runs/flywheel/demo
     python tutorial/flywheel/run.py --folder runs/flywheel/demo --follow 2    # which answers turn 2 learned from
 
-The folder has `turns.jsonl`, a line for each turn, and what each step said in `wheel.log`.
+The folder has `turns.jsonl`, a line for each turn, `chart.svg`, and what each step said in `wheel.log`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from astune.testing import ScriptedChatServer
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tutorial.flywheel.teacher import Teacher
+from tutorial.online.chart import draw
 from tutorial.online.run import Processes, answers, free_port, read_lines
 
 HERE = Path(__file__).resolve().parent
@@ -101,7 +102,9 @@ class Wheel:
         users, traced, more = (folder / f"{name}.jsonl" for name in ("users", "traced", "more"))
         self.ask(users, number)
         self.astune("data", "from-traces", self.folder / "online" / "online.db", "--out", traced)
-        self.astune("data", "expand", "--seeds", traced, "--target", self.given.target, "--out", more, fewer=True)
+        report = json.loads(traced.with_suffix(".report.json").read_text(encoding="utf-8"))
+        target = self.given.variants * report["with_reference"]
+        self.astune("data", "expand", "--seeds", traced, "--target", target, "--out", more, fewer=True)
         run = self.train(number, traced, more)
         found = self.compare(run, traced)
         promoted = found.difference.mean > 0 and found.test.p < CERTAIN
@@ -111,7 +114,7 @@ class Wheel:
             processes.wait_for(lambda: httpx.get(f"{self.endpoint}/health").json()["version"] == number)
             self.champion = str(run)
         said = read_lines(users)
-        report, made = (json.loads(file.with_suffix(".report.json").read_text()) for file in (traced, more))
+        made = json.loads(more.with_suffix(".report.json").read_text(encoding="utf-8"))
         return Turn(
             number,
             len(said),
@@ -197,6 +200,9 @@ def spin(given: argparse.Namespace) -> list[Turn]:
             with (given.folder / "turns.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(turns[-1])) + "\n")
             print(turns[-1].show(), flush=True)
+    line = [(0, turns[0].before), *((turn.number, turn.after) for turn in turns)]
+    told = "held-out tasks, sampled, before the first turn (v0) and after each"
+    (given.folder / "chart.svg").write_text(draw([line], "Success by turns of the flywheel", told), encoding="utf-8")
     return turns
 
 
@@ -209,7 +215,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=128, help="of users, in each turn")
     parser.add_argument("--corrects", type=float, default=0.5, help="share of those with a wrong answer who correct it")
     parser.add_argument("--wrong", type=float, default=0.0, help="share of thumbs that are the wrong way round")
-    parser.add_argument("--target", type=int, default=128, help="variants to make of their tasks, in each turn")
+    parser.add_argument("--variants", type=int, default=2, help="to make, for each task with a reference")
     parser.add_argument("--pairs", type=int, default=0, help="steps of dpo on the pairs, before the tasks")
     parser.add_argument("options", nargs="*", help="of the configuration, as astune.trainer.total_steps=8")
     given = parser.parse_args()

@@ -58,12 +58,18 @@ def table(runs: Runs) -> str:
 
 
 def picture(runs: Runs, title: str = "Success while it serves, by version") -> str:
-    """Held-out success and what users got, by version: each run thin, their mean thick."""
-    last = max(1, max(run[-1].version for run in runs))
+    """Held-out success by version: each run thin, their mean thick."""
+    lines = [[(at.version, at.held_out) for at in run] for run in runs]
+    return draw(lines, title, "thick: held-out questions, greedily, mean of the runs; thin: each run")
+
+
+def draw(lines: Sequence[Sequence[tuple[int, float]]], title: str, told: str) -> str:
+    """Success by version, each line thin, their mean thick."""
+    last = max(1, max(points[-1][0] for points in lines))
     frame = Frame(64, 88, WIDTH - 28, HEIGHT - 56, (0, last), (0, 1))
     parts = [f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>']
     parts.append(f'<text class="title" x="24" y="34">{title}</text>')
-    parts.append('<text x="24" y="60">thick: held-out questions, greedily, mean of the runs; thin: each run</text>')
+    parts.append(f'<text x="24" y="60">{told}</text>')
     for tick in (0, 0.25, 0.5, 0.75, 1):
         y = frame.y(tick)
         parts.append(f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -71,7 +77,6 @@ def picture(runs: Runs, title: str = "Success while it serves, by version") -> s
     for version in range(0, last + 1):
         x = frame.x(version)
         parts.append(f'<text x="{x:.1f}" y="{frame.bottom + 22}" text-anchor="middle">v{version}</text>')
-    lines = [[(at.version, at.held_out) for at in run] for run in runs]
     parts += [f'<path class="raw" d="{frame.path(points)}"/>' for points in lines]
     versions = sorted(set.intersection(*({version for version, _ in points} for points in lines)))
     mean = [(version, statistics.fmean(dict(points)[version] for points in lines)) for version in versions]
