@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def changes(former: Path, config: Config) -> list[str]:
     """Options in which `config` differs from the config.yaml of a run, one in a line, less `MAY_CHANGE`. Keys that one
     version of ASTune has and the other has not count with their defaults. Raises ConfigError for a file that is no
     YAML."""
-    old, new, default = read_saved(former), _as_saved(config), _as_saved(Config())
+    old, new, default = read_saved(former), _as_saved(config), _defaults()
     found = []
     for key in LEAVES:
         before, after = _value(old, key, _value(default, key)), _value(new, key)
@@ -125,6 +125,12 @@ def changes(former: Path, config: Config) -> list[str]:
         if before != after and not any(f"{key}.".startswith(f"{free}.") for free in MAY_CHANGE):
             found.append(f"{key}: {inline(before)} before, {inline(after)} now")
     return found
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    """The configuration in which nothing is set."""
+    return _as_saved(Config())
 
 
 def _as_saved(config: Config) -> Mapping[str, Any]:

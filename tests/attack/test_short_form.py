@@ -40,6 +40,7 @@ def test_a_malformed_request_gets_a_status_of_its_kind() -> None:
     assert failed(doors.attack(("gateway", "environment"), patient=False, most=minute)) == []
 
 
+@pytest.mark.release  # in CI: tests/training/test_any_order, and backbone/local/test_stages with real weights
 @pytest.mark.fault(
     "Runs and resuming",
     "a run is killed (SIGKILL) at random moments, again and again, and resumed",
@@ -51,6 +52,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_never_stopped() -> None:
     assert [row for row in kills_of_families.attack(families, kills=3, seed=1, steps=3) if row.passed is not True] == []
 
 
+@pytest.mark.release  # in CI: tests/online/service/test_killed, training/test_any_order and release/test_releaser
 @pytest.mark.fault(
     "Online training",
     "`serve`, `train`, `release` of `astune online`, or all, are killed (SIGKILL) at random moments under load",

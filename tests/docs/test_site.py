@@ -15,6 +15,8 @@ from tests.viewer.chromium import PROGRAM, Chromium
 
 pytest.importorskip("myst_parser", reason="needs the extra site")
 
+pytestmark = pytest.mark.release  # in CI: links and the order of pages, in test_reference
+
 ROOT = Path(__file__).parents[2]
 AXE = os.environ.get("ASTUNE_AXE")
 """The file axe.min.js of axe-core, which `make test-site` has."""

@@ -29,8 +29,10 @@ def launch_as_written(page: str, folder: Path, *more: str) -> subprocess.Popen[s
     assert program == ".venv-trinity/bin/python" and variable == "PYTHONPATH=tests/trinity/stubs"
     for name in ("launcher.py", "tutorial", "tests/trinity/stubs"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copy if (ROOT / name).is_file() else shutil.copytree
-        copy(ROOT / name, folder / name)
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, folder / name)
+        else:
+            shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
     path = os.pathsep.join(["tests/trinity/stubs", str(ROOT), str(ROOT / "tutorial" / "math_agent")])
     return subprocess.Popen(
         [sys.executable, *arguments, *more],

@@ -288,24 +288,37 @@ def end(process: subprocess.Popen[str]) -> str:
 LONG = ("astune.trainer.total_steps=60", "astune.trainer.save_every=2", "astune.monitor.check_invariants=true")
 
 
+REACT = "tutorial/react_agent/README.md"
+OF_REACT = Path("runs/react_agent/demo")
+
+
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
-    """A folder with a run whose trainer was killed after step 3, its exit code and its output."""
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, Sequence[psutil.Process]]:
+    """A folder with a run whose explorer was killed after step 3, its exit code, its output and its processes: the run
+    of the ReAct tutorial with dynamic synchronisation, of which two batches come before new weights."""
+    pytest.importorskip("agentscope")
     folder = tmp_path_factory.mktemp("killed")
-    process = launch(folder, *LONG)
-    wait_for(process, trained(folder / RUN, 3), 600.0)
-    kill_actor(process, "ray::Trainer")
+    process = launch_as_written(REACT, folder, *OF_DEMOS_FILE, *LONG)
+    wait_for(process, trained(folder / OF_REACT, 3), 600.0)
+    family = psutil.Process(process.pid).children(recursive=True)
+    kill_actor(process, "ray::Explorer")
     output = end(process)
-    return folder, process.returncode, output
+    return folder, process.returncode, output, family
 
 
 @pytest.mark.fault(
-    "Runs and resuming", "Trinity's trainer is killed", "the run fails, names the process and exits with 1"
+    "Runs and resuming", "Trinity's explorer is killed", "the run fails, names the process and leaves none behind"
 )
-def test_a_trainer_that_dies_is_a_loud_failure(killed: tuple[Path, int, str]) -> None:
-    _, code, output = killed
+def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(
+    killed: tuple[Path, int, str, Sequence[psutil.Process]],
+) -> None:
+    folder, code, output, family = killed
     assert code == 1, output
-    assert "of 60 steps" in output and "class_name: Trainer" in output and "died" in output, output
+    assert_gone(family)
+    assert "of 60 steps" in output and "class_name: Explorer" in output, output
+    begun = [record for record in records(folder / OF_REACT) if record.step <= 2]
+    assert {turn.policy_version for record in begun for turn in record.episode.turns} == {0}
+    assert any(len(record.episode.turns) > 1 for record in begun)
 
 
 @pytest.mark.fault(
@@ -313,10 +326,12 @@ def test_a_trainer_that_dies_is_a_loud_failure(killed: tuple[Path, int, str]) ->
     "a run on Trinity is killed or stopped by Ctrl-C",
     "it goes on from its checkpoint; no step or episode stands there twice",
 )
-def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: tuple[Path, int, str]) -> None:
-    folder, _, _ = killed
-    run = folder / RUN
-    process = launch(folder, *LONG, "--resume")
+def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(
+    killed: tuple[Path, int, str, Sequence[psutil.Process]],
+) -> None:
+    folder = killed[0]
+    run = folder / OF_REACT
+    process = launch_as_written(REACT, folder, *OF_DEMOS_FILE, *LONG, "--resume")
     wait_for(process, trained(run, 6), 600.0)
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
@@ -326,7 +341,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
     steps = [row for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row]
     done = len(steps)
     assert [row["step"] for row in steps] == [*range(1, done + 1)]
-    assert all(row["policy_age/max"] == 0 for row in steps if row["tokens/trained"]), "explored with older weights"
+    assert all(row["policy_age/max"] <= 1 for row in steps if row["tokens/trained"]), "explored with older weights"
     assert (run / "checkpoints" / f"step_{done:06d}" / "trinity.json").is_file()
     counts: dict[int, int] = {}
     for record in records(run):
@@ -335,24 +350,17 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(killed: 
     assert_gone(family)
 
 
+@pytest.mark.release  # in CI an explorer is killed, and the trainer of an online commit: test_online_training
 @pytest.mark.fault(
-    "Runs and resuming", "Trinity's explorer is killed", "the run fails, names the process and leaves none behind"
+    "Runs and resuming", "Trinity's trainer is killed", "the run fails, names the process and exits with 1"
 )
-def test_an_explorer_that_dies_is_a_loud_failure_that_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The run of the ReAct tutorial with dynamic synchronisation, of which two batches come before new weights."""
-    pytest.importorskip("agentscope")
-    process = launch_as_written("tutorial/react_agent/README.md", tmp_path, *OF_DEMOS_FILE, *LONG)
-    run = tmp_path / "runs/react_agent/demo"
-    wait_for(process, trained(run, 2), 600.0)
-    family = psutil.Process(process.pid).children(recursive=True)
-    kill_actor(process, "ray::Explorer")
+def test_a_trainer_that_dies_is_a_loud_failure(tmp_path: Path) -> None:
+    process = launch(tmp_path, *LONG)
+    wait_for(process, trained(tmp_path / RUN, 1), 600.0)
+    kill_actor(process, "ray::Trainer")
     output = end(process)
     assert process.returncode == 1, output
-    assert "of 60 steps" in output and "class_name: Explorer" in output, output
-    assert_gone(family)
-    begun = [record for record in records(run) if record.step <= 2]
-    assert {turn.policy_version for record in begun for turn in record.episode.turns} == {0}
-    assert any(len(record.episode.turns) > 1 for record in begun)
+    assert "of 60 steps" in output and "class_name: Trainer" in output and "died" in output, output
 
 
 def assert_gone(family: Sequence[psutil.Process]) -> None:

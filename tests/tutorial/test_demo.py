@@ -37,7 +37,7 @@ def run(tmp_path: Path, conf: str, *overrides: str) -> tuple[int, Path, list[dic
 @pytest.mark.slow
 def test_the_demos_agent_gets_better(tmp_path: Path) -> None:
     overrides = [
-        "trainer.total_steps=5",
+        "trainer.total_steps=4",
         "task_reader.max_validation_tasks=40",
         "evaluation.decoding=[greedy]",
         "evaluation.every=0",
@@ -45,7 +45,7 @@ def test_the_demos_agent_gets_better(tmp_path: Path) -> None:
     code, folder, rows = run(tmp_path, "demo.yaml", *(f"astune.{override}" for override in overrides))
     success = [row["success/mean"] for row in rows if "success/mean" in row]
     held_out = [row["eval/greedy/success"] for row in rows if "eval/greedy/success" in row]
-    assert code == 0 and len(success) == 5 and len(held_out) == 2
+    assert code == 0 and len(success) == 4 and len(held_out) == 2
     assert held_out[0] <= 0.5 and held_out[1] > held_out[0] + 0.15
     assert all(row["kl/sampler"] < 1e-5 for row in rows if "kl/sampler" in row)  # trained is what was sampled
     episodes = [record.episode for record in read_episodes(folder / "episodes" / "train.jsonl")]
