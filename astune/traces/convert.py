@@ -21,6 +21,8 @@ from astune.data.personal import NOT_FOUND, Masker
 from astune.data.screen import TaskScreen
 from astune.errors import JudgeError
 from astune.monitor.disk import write_whole, writing
+from astune.online.follow.followed import Followed
+from astune.online.follow.rules import RulesOfFollowing
 from astune.online.follow.verdict import FollowJudge, FollowVerdict
 from astune.support.concurrency import all_ended
 from astune.support.statistics import exceeds
@@ -99,13 +101,15 @@ class _Judged:
 async def convert(
     found: Iterable[TracedConversation | Unread],
     judge: FollowJudge,
+    rules: RulesOfFollowing,
     screen: TaskScreen,
     harvest: TraceHarvest,
     *,
     unrated: bool,
 ) -> None:
-    """Fill `harvest`. Everything is masked before it is looked at. With `unrated` questions of which nothing tells
-    whether their answers were good are tasks, too."""
+    """Fill `harvest`. Everything is masked before it is looked at. `rules` tell whether what a user said of an answer
+    asks for something, too. With `unrated` questions of which nothing tells whether their answers were good are tasks,
+    too."""
     judged: list[_Judged] = []
     for one in found:
         if isinstance(one, Unread):
@@ -125,8 +129,7 @@ async def convert(
         remark = False
         for exchange, lineage, verdict in zip(exchanges, lineages, verdicts, strict=True):
             result = _judge(exchange, verdict, lineage, remark=remark)
-            said = None if exchange.followed is None else exchange.followed.kind
-            remark = verdict is not None and verdict.vote != 0 and said == "message"
+            remark = _is_remark(exchange.followed, verdict, rules)
             told = result if isinstance(result, Dropped) else _look(result, screen, unrated)
             if told is not None:
                 harvest.dropped.append(told)
@@ -157,6 +160,13 @@ async def _ask(judge: FollowJudge, exchange: TracedExchange) -> FollowVerdict | 
         return await judge.judge(exchange.followed)
     except JudgeError:
         return None
+
+
+def _is_remark(followed: Followed | None, verdict: FollowVerdict | None, rules: RulesOfFollowing) -> bool:
+    """True if the next message is of the answer alone, and asks for nothing."""
+    if followed is None or verdict is None or followed.kind != "message" or not verdict.vote:
+        return False
+    return not rules.asks_more(followed.said, verdict.vote)
 
 
 def _judge(

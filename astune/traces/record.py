@@ -18,10 +18,17 @@ Message = dict[str, Any]
 GOOD = {"up", "thumb_up", "thumbs_up", "good", "like", "liked", "positive", "pass", "correct", "👍", "yes", "true", "1"}
 BAD = {"down", "thumb_down", "thumbs_down", "bad", "dislike", "disliked", "negative", "fail", "incorrect", "👎", "no"}
 BAD |= {"false", "0", "-1"}
-CONSENT = ("consent", "training_consent", "consent_to_training", "allow_training")
-REFUSAL = ("do_not_train", "no_training", "opt_out", "training_opt_out")
-"""The last part of the names of flags that say whether a person agreed, or did not."""
+YES = {"true", "yes", "1", "given", "granted", "opt_in", "allow", "allowed", "agreed", "accepted"}
+AGREED = {"consent", "consents", "consented", "optin"}
+ALLOWED = {"allow", "allows", "allowed", "may", "can", "permit", "permitted", "agree", "agreed", "ok"}
+REFUSED = {"no", "not", "dont", "never", "deny", "exclude", "out", "optout"}
+ABOUT = {"date", "at", "time", "timestamp", "version", "id", "text", "url", "source", "by", "marketing", "cookies"}
+ABOUT |= {"cookie", "analytics", "newsletter"}
+"""Words of the names of flags that say whether a person agreed to training, or did not; with one of `ABOUT` it is not
+that flag. Of a name with the word training, a word of `ALLOWED` is enough."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
+NAMES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "ai": "assistant"}
+"""Roles as ShareGPT and others call them."""
 _BLOCK = re.compile(r"TextBlock\(type='text', text=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 
 
@@ -99,7 +106,7 @@ def read_conversation(
     message, in its `metadata`, or `around` all, which is then feedback on the last answer. Raises BROKEN."""
     exchanges: list[TracedExchange] = []
     before: list[Message] = []
-    tools = list(around.get("tools") or ())
+    tools = read_json(around.get("tools") or [], list)
     flags, people = _with_metadata(around), set[str]()
     for place, row in rows:
         if not isinstance(row, Mapping):
@@ -114,7 +121,7 @@ def read_conversation(
             elif exchanges and message["role"] in ("assistant", "tool"):
                 exchanges[-1].answer.append(message)
             before.append(message)
-        if row["role"] == "user" and isinstance(row.get("name"), str):
+        if row["role"] in ("user", "human") and isinstance(row.get("name"), str):
             people.add(row["name"])
         elif exchanges:
             exchanges[-1].feedback += [one for part in _with_metadata(row) for one in read_feedback(part, rules)]
@@ -126,13 +133,27 @@ def read_conversation(
     return TracedConversation(source, name, exchanges, read_consent(flags, rules), frozenset(people))
 
 
+def messages_of(row: Any) -> list[Any]:
+    """The messages of an object of a chat log: in OpenAI's shape, or in ShareGPT's, `conversations` of `from` and
+    `value`. Raises UnreadableTrace."""
+    names = ("messages", "conversations", "conversation")
+    found = next((row[name] for name in names if isinstance(row.get(name), list)), None) if row else None
+    if found is None:
+        raise UnreadableTrace("neither a conversation, with a list `messages`, nor OTLP JSON")
+    plain = [
+        {**one, "role": one["from"], "content": one.get("value")} if isinstance(one, Mapping) and "from" in one else one
+        for one in found
+    ]
+    return [{"role": "system", "content": row["system"]}, *plain] if isinstance(row.get("system"), str) else plain
+
+
 def _with_metadata(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     metadata = row.get("metadata")
     return [row, metadata] if isinstance(metadata, Mapping) else [row]
 
 
 def _messages(row: Mapping[str, Any]) -> list[Message]:
-    role, content = row.get("role"), row.get("content")
+    role, content = NAMES.get(str(row.get("role")), row.get("role")), row.get("content")
     if role not in ROLES or not isinstance(content, str | list | None):
         raise UnreadableTrace(f"a message of role {role!r} with {type(content).__name__}")
     if isinstance(content, list) and role != "tool":
@@ -239,14 +260,39 @@ def on_scale(value: Any, scale: tuple[float, float]) -> float:
 
 
 def read_consent(rows: Iterable[Mapping[str, Any]], rules: ReadingRules) -> bool | None:
-    """Tell whether a person agreed, by the flags in `rows`: one that says no counts more. With
-    `rules.consent` that flag alone counts, and where it is not there nobody agreed."""
-    found, key = [], rules.consent
-    for name, value in ((name, value) for row in rows for name, value in row.items() if value is not None):
-        yes = str(value).strip().casefold() in ("true", "yes", "1", "given", "granted", "opt_in", "allow", "allowed")
-        last = name.rpartition(".")[2]
-        if name == key or (key is None and last in CONSENT):
-            found.append(yes)
-        elif key is None and last in REFUSAL:
-            found.append(not yes)
-    return all(found) if found else (None if key is None else False)
+    """Tell whether a person agreed to training, by the flags in `rows`, of whatever spelling: one that says no counts
+    more. With `rules.consent` that flag alone counts, and where it is not there nobody agreed."""
+    found = []
+    for name, value in (flag for row in rows for flag in _flatten(row)):
+        sense = name == rules.consent if rules.consent is not None else _sense_of(name)
+        if value is not None and sense is not None and (sense or rules.consent is None):
+            said = [
+                str(each).strip().casefold().replace(" ", "_")
+                for each in (value if isinstance(value, list) else [value])
+            ]
+            found.append(any(word in YES or word.startswith("train") for word in said) == sense)
+    return all(found) if found else (None if rules.consent is None else False)
+
+
+def _flatten(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in a row and its sections, with names such as `user.consent`."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _sense_of(name: str) -> bool | None:
+    """True for a flag that says yes where a person agreed, False for one that says yes where not, None for others.
+
+    >>> [_sense_of(name) for name in ("user.consent", "doNotTrain", "privacy.training-opt-out", "consent.date", "no")]
+    [True, False, False, None, None]
+    """
+    words = set(re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", name).lower().split("_"))
+    training = any(word.startswith("train") for word in words)
+    if words & ABOUT and not training:
+        return None
+    if words & REFUSED and (training or words & {"opt", "optout"}):
+        return False
+    return True if words & AGREED or {"opt", "in"} <= words or (training and words & ALLOWED) else None

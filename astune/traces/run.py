@@ -1,6 +1,6 @@
 """Read traces from where they are, and make of them what can be learned from.
 
-A file has a JSON object in each line, or is one, or a list of them: a chat log, or OTLP JSON.
+A file, packed by gzip or not, has a JSON object in each line, or is one, or a list of them: a chat log, or OTLP JSON.
 
     {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "5", "thumb": "down"}]}
 """
@@ -8,7 +8,9 @@ A file has a JSON object in each line, or is one, or a list of them: a chat log,
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,12 +24,21 @@ from astune.data.run import read_tasks
 from astune.data.screen import Lengths, TaskScreen
 from astune.errors import ConfigError, StoreError, TaskError
 from astune.online.export import ExportFilter
+from astune.online.follow.rules import RulesOfFollowing
 from astune.online.follow.verdict import make_follow_judge
 from astune.store.database import open_existing
 from astune.support.file_kinds import Kind, kind_of_path
 from astune.traces.convert import TraceHarvest, convert
 from astune.traces.databases import is_agent_service, read_agent_service, read_online_store
-from astune.traces.record import BROKEN, ReadingRules, TracedConversation, Unread, UnreadableTrace, read_conversation
+from astune.traces.record import (
+    BROKEN,
+    ReadingRules,
+    TracedConversation,
+    Unread,
+    UnreadableTrace,
+    messages_of,
+    read_conversation,
+)
 from astune.traces.spans import is_otlp, read_spans
 
 SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -68,7 +79,7 @@ def harvest_of(found: Iterable[TracedConversation | Unread], config: AstuneConfi
     assert judge is not None, "one is named"
     harvest = TraceHarvest(job.out, 0)
     screen = TaskScreen(training, held_out, Lengths(1, 1))
-    asyncio.run(convert(found, judge, screen, harvest, unrated=job.unrated))
+    asyncio.run(convert(found, judge, RulesOfFollowing(follow), screen, harvest, unrated=job.unrated))
     return harvest
 
 
@@ -83,7 +94,7 @@ def _open(job: TraceJob, config: AstuneConfig) -> Iterator[Found]:
                 yield found
         else:
             yield _read_files(path, job.rules)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TaskError(f"{job.source}: cannot be read: {error}") from error
     except (sa.exc.SQLAlchemyError, ImportError) as error:
         raise StoreError(f"{job.source.rpartition('@')[2]}: cannot be read: {error}") from error
@@ -116,9 +127,10 @@ def _open_database(address: str, config: AstuneConfig, rules: ReadingRules) -> I
 
 def _read_files(source: Path, rules: ReadingRules) -> Found:
     """Spans of all files belong together; each line of a chat log is a conversation."""
-    files = [source] if source.is_file() else sorted(file for file in source.rglob("*") if file.suffix in SUFFIXES)
+    found = [source] if source.is_file() else sorted(source.rglob("*"))
+    files = [file for file in found if file == source or file.name.removesuffix(".gz").endswith(SUFFIXES)]
     if not files:
-        raise TaskError(f"{source}: no files of traces; expected {', '.join(SUFFIXES)}")
+        raise TaskError(f"{source}: no files of traces; expected {', '.join(SUFFIXES)}, or one of them with .gz")
     spans: list[tuple[str, Mapping[str, Any]]] = []
     for place, row in (line for file in files for line in _read_rows(file)):
         if isinstance(row, Mapping) and is_otlp(row):
@@ -127,10 +139,8 @@ def _read_files(source: Path, rules: ReadingRules) -> Found:
         try:
             if isinstance(row, str):
                 raise UnreadableTrace("not JSON")
-            if not isinstance(row, Mapping) or not isinstance(row.get("messages"), list):
-                raise UnreadableTrace("neither a conversation, with a list `messages`, nor OTLP JSON")
+            rows = [(f"{place}[{number}]", each) for number, each in enumerate(messages_of(row))]
             name = next((str(row[key]) for key in ("conversation_id", "session_id", "id") if row.get(key)), place)
-            rows = [(f"{place}[{number}]", each) for number, each in enumerate(row["messages"])]
             yield read_conversation("chat log", name, rows, row, rules)
         except BROKEN as error:
             yield Unread(place, str(error))
@@ -139,7 +149,8 @@ def _read_files(source: Path, rules: ReadingRules) -> Found:
 
 def _read_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of a file, each with its place; a line that is no JSON as its text."""
-    text = path.read_text(encoding="utf-8-sig")
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        text = file.read().decode("utf-8-sig")
     try:
         whole = json.loads(text)
         lines = whole if isinstance(whole, list) else [whole]

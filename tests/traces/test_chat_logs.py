@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,26 @@ SIGNS: dict[str, tuple[Any, Any]] = {
     "liked and corrected": (said(ANSWER | {"thumb": "up", "correction": "8,614 m"}), "contradiction"),
     "refused": (said(ANSWER, rating=5, consent=False), "no consent"),
     "refused in metadata": (said(ANSWER, rating=5, metadata={"do_not_train": True}), "no consent"),
+    "refused in another spelling": (said(ANSWER, rating=5, metadata={"trainingOptOut": "yes"}), "no consent"),
+    "refused in a section": (said(ANSWER, rating=5, consent={"training": False, "cookies": True}), "no consent"),
+    "agreed to something else": (said(ANSWER, rating=5, privacy={"consent": ["analytics"]}), "no consent"),
+    "agreed in a section": (
+        said(ANSWER, rating=5, consent={"given": True, "date": "2026-01-01"}, marketing_consent=False),
+        ("8,611 m", 1.0, True),
+    ),
     "refused in a message": (said(ANSWER | {"metadata": {"user.consent": "no"}}, rating=5), "no consent"),
+    "as ShareGPT has it": (
+        {
+            "system": "You know mountains.",
+            "conversations": [
+                {"from": "human", "value": ASK["content"]},
+                {"from": "gpt", "value": "8,611 m", "thumb": "up"},
+            ],
+            "tools": "[]",
+        },
+        ("8,611 m", 1.0, False),
+    ),
+    "nobody says who speaks": ({"messages": [{"content": "How high is K2?"}, {"content": "8,611 m"}]}, "unread"),
     "no such rating": (said(ANSWER, rating=9), "unread"),
     "no such thumb": (said(ANSWER | {"thumb": "maybe"}), "unread"),
     "no JSON": ('{"messages": [', "unread"),
@@ -79,6 +99,36 @@ def test_signs(line: Any, expected: Any, tmp_path: Path) -> None:
     made = next(one for one in found.kept if one.query == ASK["content"])
     imitated = any(row["messages"][0] == ASK for row in found.examples)
     assert (made.answer, made.lineage["reward"], imitated) == expected
+
+
+@each_row(
+    ("next_message", "is_a_task"),
+    [
+        ("Thanks! And what is 5+5?", True),
+        ("Great, now write it in feet.", True),
+        ("谢谢。那珠穆朗玛峰有多高?", True),
+        ("That is wrong. Anyway, how high is the Eiger?", True),
+        ("That is wrong. Can you look it up again?", False),
+        ("Thanks a lot, that helps. You are kind.", False),
+        ("不对,你错了。", False),
+    ],
+)
+def test_what_a_user_says_next_may_be_a_question_too(next_message: str, is_a_task: bool, tmp_path: Path) -> None:
+    found = harvest_of(tmp_path, said(ANSWER, user(next_message), {"role": "assistant", "content": "x", "thumb": "up"}))
+    assert next_message in [one["messages"][-2]["content"] for one in found.examples]
+    assert [made.answer for made in found.kept if made.query == next_message] == ["x"] * is_a_task
+    assert next(made.lineage["reward"] for made in found.kept if made.query == ASK["content"]) is not None
+
+
+def test_packed_files_are_read_and_a_broken_one_is_told(tmp_path: Path) -> None:
+    lines = "\ufeff" + json.dumps(said(ANSWER, rating=5)) + "\n"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    job = TraceJob(str(tmp_path / "logs"), tmp_path / "out.jsonl")
+    assert [made.answer for made in make_from_traces(job, AstuneConfig()).kept] == ["8,611 m"]
+    (tmp_path / "logs/b.json.gz").write_bytes(gzip.compress(lines.encode())[:40])
+    with pytest.raises(TaskError, match="cannot be read"):
+        make_from_traces(job, AstuneConfig())
 
 
 def test_questions_that_nobody_judged_are_tasks_where_wanted(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ ALIKE = 0.5
 """The same, from which one is the other in new words, if all numbers in them are equal."""
 MOST_HINT = 300
 _WORD = re.compile(r"\w+")
+_CLAUSE = re.compile(r"[^.!?;,\n。！？；，]+[?？]?")  # noqa: RUF001
 _LETTERS = re.compile(r"[a-z0-9' ]+")
 
 
@@ -43,6 +44,8 @@ class RulesOfFollowing:
         self._words = sorted(words.items(), key=lambda pair: -len(pair[0]))
         self._signs: Mapping[str, Vote] = shipped["signs"] | config.signs
         self._wishes: tuple[str, ...] = tuple(map(_plain, shipped["wishes"]))
+        self._asks: tuple[str, ...] = tuple(map(_plain, shipped["asks"]))
+        self._goes_on: tuple[str, ...] = tuple(map(_plain, shipped["goes_on"]))
 
     async def judge(self, seen: Followed) -> FollowVerdict:
         if seen.kind != "message":
@@ -60,6 +63,20 @@ class RulesOfFollowing:
         if again is not None:
             return FollowVerdict(self._signs[again], f"what followed is a sign: {again}")
         return FollowVerdict(0, "no word that tells anything")
+
+    def asks_more(self, said: str, vote: Vote) -> bool:
+        """True if a message goes on after what it says of the answer, as "Thanks! And what is 5+5?". After a complaint
+        a question is of the same answer, unless it begins as one of something else does."""
+        goes_on = False
+        for clause in _CLAUSE.findall(said):
+            plain, asks = _plain(clause), clause.endswith(("?", "？"))  # noqa: RUF001
+            if any(vote for _, vote in self._find_words(plain)):
+                continue
+            goes_on = goes_on or any(_pattern(word).match(plain) for word in self._goes_on)
+            wants = goes_on or any(_pattern(word).match(plain) for word in self._asks)
+            if asks and goes_on if vote < 0 else asks or wants:
+                return True
+        return False
 
     def _find_words(self, said: str) -> list[tuple[str, Vote]]:
         found, left = [], said
