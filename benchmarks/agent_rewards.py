@@ -13,6 +13,8 @@ the weights that they share do. What is shown is a mean over seeds.
                large as what a job is worth
     plan       a planner says one word, a worker six times ten; the reward is the share of the work that is right, 0
                after a wrong plan
+    silent     the jobs of luck, which is what a frozen fourth says, and none is paid for its own; with `leave_one_out`
+               each attempt is played once again for each agent, with the same luck, so `same` also gets as many
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from bench_table import table_of
 from astune.algorithm import BatchRules, Weighting, to_samples
 from astune.algorithm.advantage import grpo
 from astune.algorithm.aggregation import LossAggregation
-from astune.algorithm.batch_rules import AgentReward
+from astune.algorithm.batch_rules import REDRAWN, AgentReward
 from astune.context_tracker.merge import TurnForest
 from astune.support.terminal import Console
 from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
@@ -37,6 +39,7 @@ from astune.types import Episode, Group, Sample, StopReason, Task, Turn, Verdict
 ATTEMPTS, RATE, LONGEST = 8, 0.5, 0.4
 LUCK = 10.0
 REWARDS: Sequence[AgentReward] = get_args(AgentReward)
+REDRAWING: AgentReward = "leave_one_out"
 AGGREGATIONS: Sequence[LossAggregation] = ("token_mean", "turn_mean", "agent_mean")
 
 Deeds: TypeAlias = Mapping[str, Sequence[bool]]
@@ -69,16 +72,26 @@ def pay_plan(did: Deeds, chance: Random) -> Paid:
     return (fmean(did["worker"]) if did["planner"][0] else 0.0), {}
 
 
+def pay_silent(did: Deeds, chance: Random) -> Paid:
+    return pay_luck(did, chance)[0], {}
+
+
 WORLDS: Mapping[str, World] = {
     "dilemma": ({"one": [5], "other": [5]}, pay_dilemma),
     "jobs": ({f"agent_{number}": [5] for number in range(8)}, pay_jobs),
     "luck": ({f"agent_{number}": [5] for number in range(3)}, pay_luck),
+    "silent": ({f"agent_{number}": [5] for number in range(3)}, pay_silent),
     "plan": ({"planner": [1], "worker": [10] * 6}, pay_plan),
 }
 
 
 def learn(
-    world: str, steps: int, seed: int, reward: AgentReward = "own", aggregation: LossAggregation = "episode_mean"
+    world: str,
+    steps: int,
+    seed: int,
+    reward: AgentReward = "own",
+    aggregation: LossAggregation = "episode_mean",
+    attempts: int = ATTEMPTS,
 ) -> dict[str, float]:
     """Learn in a world. Returns the chance of each agent to do the better thing, a half at the beginning."""
     chance, lengths = Random(f"{world}/{seed}"), WORLDS[world][0]
@@ -86,7 +99,7 @@ def learn(
     rules, weighting = BatchRules(agent_reward=reward), Weighting(aggregation)
     for step in range(steps):
         task = Task(f"{step}", "?")
-        played = tuple(play(world, task, f"{step}/{number}", logits, chance) for number in range(ATTEMPTS))
+        played = tuple(play(world, task, f"{step}/{number}", logits, chance, reward) for number in range(attempts))
         samples, _ = to_samples(rules([Group(task, played)]).groups, grpo, weighting)
         pulls = pull(samples, logits)
         length = math.hypot(*pulls.values())
@@ -95,17 +108,30 @@ def learn(
     return {agent: chance_of(logit) for agent, logit in logits.items()}
 
 
-def play(world: str, task: Task, name: str, logits: Mapping[str, float], chance: Random) -> Episode:
+def play(world: str, task: Task, name: str, logits: Mapping[str, float], chance: Random, paid: AgentReward) -> Episode:
     lengths, pay = WORLDS[world]
-    did = {agent: [chance.random() < chance_of(logits[agent]) for _ in turns] for agent, turns in lengths.items()}
+
+    def draw(agent: str) -> list[bool]:
+        return [chance.random() < chance_of(logits[agent]) for _ in lengths[agent]]
+
+    did = {agent: draw(agent) for agent in lengths}
     turns = [
         Turn(agent, (number,), (int(deed),) * length, (-1.0,) * length, 0, "stop")
         for agent, deeds in did.items()
         for number, (deed, length) in enumerate(zip(deeds, lengths[agent], strict=True))
     ]
+    luck = chance.getstate()
     reward, own = pay(did, chance)
-    lines = TurnForest(turns).timelines()
-    return Episode(name, task, tuple(turns), lines, StopReason.COMPLETED, verdict=Verdict(reward), agent_rewards=own)
+    others = {REDRAWN + agent: replay(pay, {**did, agent: draw(agent)}, luck) for agent in did if paid == REDRAWING}
+    lines, end = TurnForest(turns).timelines(), StopReason.COMPLETED
+    return Episode(name, task, tuple(turns), lines, end, verdict=Verdict(reward), metrics=others, agent_rewards=own)
+
+
+def replay(pay: Callable[[Deeds, Random], Paid], did: Deeds, luck: tuple[object, ...]) -> float:
+    """What the episode is worth where another did something else."""
+    same = Random()
+    same.setstate(luck)  # type: ignore[arg-type]
+    return pay(did, same)[0]
 
 
 def pull(samples: Sequence[Sample], logits: Mapping[str, float]) -> dict[str, float]:
@@ -123,7 +149,7 @@ def chance_of(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-logit))
 
 
-def measure(world: str, steps: int, seeds: int, agent: str = "", **setting: str) -> float:
+def measure(world: str, steps: int, seeds: int, agent: str = "", **setting: str | int) -> float:
     """The mean chance of the agents, or of one, over seeds."""
     found = [learn(world, steps, seed, **setting) for seed in range(seeds)]  # type: ignore[arg-type]
     return fmean(fmean([chances[agent]] if agent else chances.values()) for chances in found)
@@ -137,9 +163,11 @@ def main() -> None:
     console = Console()
     rows = [
         [world, *(f"{measure(world, given.steps, given.seeds, reward=reward):.0%}" for reward in REWARDS)]
-        for world in ("dilemma", "jobs", "luck")
+        for world in ("dilemma", "jobs", "luck", "silent")
     ]
     console.print(table_of("chance of the better deed, by what agents are paid", ["world", *REWARDS], rows))
+    as_many = measure("silent", given.steps, given.seeds, reward="same", attempts=4 * ATTEMPTS)
+    console.print(f"silent, same with as many attempts as leave_one_out plays: {as_many:.0%}")
     rows = [
         [agent, *(f"{measure('plan', given.steps, given.seeds, agent, aggregation=each):.0%}" for each in AGGREGATIONS)]
         for agent in ("planner", "worker")

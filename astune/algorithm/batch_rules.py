@@ -22,7 +22,11 @@ from astune.config.schema import AstuneConfig
 from astune.support.statistics import exceeds
 from astune.types import Episode, Group, Turn
 
-AgentReward = Literal["own", "same", "difference"]
+AgentReward = Literal["own", "same", "difference", "leave_one_out"]
+REDRAWN = "redrawn/"
+"""Before an agent's name in `Episode.metrics`: the reward with its answers drawn anew (`astune.rollout.redrawn`)."""
+NOT_REPLAYED = "not_replayed"
+"""Why an episode is left out that did not go the same way twice, or whose other attempt nobody judged."""
 BALANCED = "balanced"
 """Why an episode is left out that there were too many of its kind of."""
 MORE_WRONG, MORE_RIGHT = 1, 2
@@ -69,9 +73,9 @@ class BatchRules:
     def __call__(self, groups: Sequence[Group]) -> Ruled:
         """Share out first: what an episode costs or gains besides, all its agents do. Balance before ranks, which are
         among those that are kept."""
-        ruled = Ruled(list(groups))
+        ruled = leave_unreplayed(groups) if self.agent_reward == "leave_one_out" else Ruled(list(groups))
         if self.agent_reward != "own":
-            ruled = Ruled([share_out(group, self.agent_reward) for group in groups])
+            ruled = replace(ruled, groups=[share_out(group, self.agent_reward) for group in ruled.groups])
         if self.balance:
             ruled = self._balance(ruled)
         if self.overlong_buffer:
@@ -128,8 +132,10 @@ def share_out(group: Group, how: AgentReward) -> Group:
         own           its own reward, else the episode's
         same          the episode's
         difference    the first, less the mean of the trained agents of the episode: they sum to 0
+        leave_one_out the episode's, less what that was with the agent's answers drawn anew
 
-    An agent that is the only one of its episode that is trained has nobody to differ from, and is paid as with `own`.
+    With `difference` an agent that is the only one of its episode that is trained has nobody to differ from, and is
+    paid as with `own`.
     """
     return replace(group, episodes=tuple(_share_episode(episode, how) for episode in group.episodes))
 
@@ -139,13 +145,30 @@ def _share_episode(episode: Episode, how: AgentReward) -> Episode:
         return episode
     if how == "same":
         return replace(episode, agent_rewards={})
-    team = sorted({turn.agent for turn in episode.turns if turn.trainable})
+    team = _team(episode)
+    if how == "leave_one_out":
+        gained = {agent: _subtract(episode.verdict.reward, episode.metrics[REDRAWN + agent]) for agent in team}
+        return replace(episode, agent_rewards=gained)
     if len(team) < 2:
         return episode
     paid = {agent: episode.agent_rewards.get(agent, episode.verdict.reward) for agent in team}
     mean = math.fsum(paid.values()) / len(team)
     differences = {agent: _subtract(reward, mean) for agent, reward in paid.items()}
     return replace(episode, agent_rewards={**episode.agent_rewards, **differences})
+
+
+def _team(episode: Episode) -> list[str]:
+    return sorted({turn.agent for turn in episode.turns if turn.trainable})
+
+
+def leave_unreplayed(groups: Sequence[Group]) -> Ruled:
+    """Leave out judged episodes of which it is not known what an agent gained."""
+
+    def is_known(episode: Episode) -> bool:
+        return episode.verdict is None or all(REDRAWN + agent in episode.metrics for agent in _team(episode))
+
+    lost = [(NOT_REPLAYED, each) for group in groups for each in group.episodes if not is_known(each)]
+    return Ruled([replace(group, episodes=tuple(filter(is_known, group.episodes))) for group in groups], lost)
 
 
 def _subtract(reward: float, mean: float) -> float:

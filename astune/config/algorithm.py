@@ -231,10 +231,11 @@ class AlgorithmConfig(Section):
             )
         ),
     )
-    agent_reward: Literal["own", "same", "difference"] = Field(
+    agent_reward: Literal["own", "same", "difference", "leave_one_out"] = Field(
         "own",
         description="what an agent is paid: own: its own reward (`tuner.reward`), else the episode's; same: the "
-        "episode's; difference: the first, less the mean of the trained agents of its episode",
+        "episode's; difference: the first, less the mean of the trained agents of its episode; leave_one_out: the "
+        "episode's, less what that is when it is played again with the agent's answers drawn anew (local alone)",
     )
     trained_agents: tuple[str, ...] = Field(
         ("*",),

@@ -14,7 +14,8 @@ class AgentModels:
     """`trained` has the models by name, True for those that are trained; `agents` the models by patterns of agents'
     names, as `{"wolf_*": "wolf"}`. Both are empty where there is one model, which has no name. `drawn` has the names
     under which the policy answers for models of which it has several versions, if not under their own. Only the turns
-    of agents whose names match one of `trained_agents` are trained.
+    of agents whose names match one of `trained_agents` are trained. The answers of the agent `redrawn` are drawn anew,
+    where an attempt is played again.
 
     >>> AgentModels({"wolf": True, "villager": False}, {"wolf_*": "wolf"}).choose("wolf_1")
     'wolf'
@@ -24,6 +25,7 @@ class AgentModels:
     agents: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, str] = field(default_factory=dict)
     trained_agents: Sequence[str] = ("*",)
+    redrawn: str = ""
 
     @property
     def names(self) -> tuple[str | None, ...]:

@@ -360,6 +360,8 @@ class ContextTracker:
         seed_name = f"call {call.number}" if request.seed is None else f"seed {request.seed}"
         if request.seed is not None and choice:  # or all answers to a request with a seed would be the same
             seed_name += f"/{choice}"
+        if call.agent == self._models.redrawn:
+            seed_name += "/redrawn"
         digest = hashlib.blake2b(f"{self._seed}/{seed_name}".encode(), digest_size=8).digest()
         try:
             return replace(

@@ -99,7 +99,7 @@ class EpisodeLog:
         """Forgets the episodes of later steps: a run resumed from that checkpoint plays them again. With `evaluated`,
         the names of the evaluations that were done at `step`, also those of an evaluation that was broken off there."""
         self.close()
-        done = None if evaluated is None else {"train", *(f"eval/{decoding}" for decoding in evaluated)}
+        done = None if evaluated is None else {"train", "redrawn", *(f"eval/{decoding}" for decoding in evaluated)}
         for path in self._folder.glob("*.jsonl"):
             keep_lines(
                 path,

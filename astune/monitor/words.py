@@ -32,6 +32,7 @@ LEFT_OUT = {
     "late": "The episode had not ended when its step had its quorum (astune.synchronizer.quorum).",
     "no_signal": "All attempts at the task did equally well: there is nothing to learn from.",
     "balanced": "Its group had too many of its kind, right or wrong (astune.algorithm.balance).",
+    "not_replayed": "Played again from its seed it went another way, or was not judged (agent_reward: leave_one_out).",
     "wrong": "It is not right, and method rft learns from right attempts alone.",
     "repeated": "Another attempt at the task says the same, token by token (method rft).",
     "surplus": "Enough attempts at the task are kept already (astune.algorithm.keep_per_task).",

@@ -68,11 +68,13 @@ async def run_episode(
     sampling: Sampling,
     judged: bool = True,
     drawn: Mapping[str, str] | None = None,
+    redrawn: str = "",
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
-    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`."""
+    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`. The answers
+    of the agent `redrawn` are others than those of the attempt with this seed."""
     started = time.monotonic()
-    attempt = Attempt(task, episode_id, seed, sampling, drawn or {})
+    attempt = Attempt(task, episode_id, seed, sampling, drawn or {}, redrawn)
     late = None if setup.quorum is None else setup.quorum.late
     if late is not None and late.is_set():
         episode = Episode(episode_id, task, (), (), StopReason.LATE, metrics=turn_metrics(()))
@@ -113,7 +115,7 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             auxiliary_models=setup.auxiliary_models,
             allow_inexact=setup.config.allow_inexact,
             wrap=setup.observer.source,
-            models=replace(setup.models, drawn=attempt.drawn),
+            models=replace(setup.models, drawn=attempt.drawn, redrawn=attempt.redrawn),
         )
         length = setup.policy.context_length
         ends = setup.tools.config.on_failure.causes("end")

@@ -36,7 +36,7 @@ Due: TypeAlias = tuple[tuple[int, ...], Callable[[], None]]
 
 
 class Rounds:
-    """The rounds of one engine. Used on one event loop."""
+    """The rounds of one engine. Used on one event loop at a time."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -82,7 +82,7 @@ class Rounds:
         gone on. `idle`: the engine has nothing else to compute."""
         last = self._number if idle else self._number - AHEAD
         while any(number <= last for number, _ in self._open):
-            self._closed.clear()
+            self._closed = asyncio.Event()  # of the loop that runs now
             try:
                 await asyncio.wait_for(self._closed.wait(), PATIENCE)
             except asyncio.TimeoutError:

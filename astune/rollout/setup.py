@@ -63,6 +63,8 @@ class Attempt:
     sampling: Sampling
     drawn: Mapping[str, str] = field(default_factory=dict)
     """The versions of models that it meets: `AgentModels.drawn`."""
+    redrawn: str = ""
+    """The agent whose answers are drawn anew: `AgentModels.redrawn`."""
 
 
 class Player(Protocol):

@@ -13,12 +13,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from astune.config.load import LoadedConfig
+from astune.config.model import NamedModelConfig
 from astune.config.rules.models import begin_with
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
@@ -27,7 +31,7 @@ from astune.monitor.run_dir import RunDir
 from astune.rollout.past_versions import share_won
 from astune.support.statistics import CONFIDENCE, MeanOverTasks, estimate
 from astune.training.candidates import Candidate
-from astune.training.engine import LoadEngine
+from astune.training.engine import Engine, LoadEngine, close_nothing
 from astune.training.held_out import Evaluation
 from astune.training.standalone import Played, play, read_attempts
 
@@ -82,15 +86,22 @@ def play_league(
     no versions of both."""
     one, other = sides_of(ready)
     found: dict[tuple[str, str], Played] = {}
-    for first in candidates:
-        for second in candidates:
-            models = {one: begin(ready, first, one).models[one], other: begin(ready, second, other).models[other]}
+    versions = {
+        f"{side}@{number}": begin(ready, each, side).models[side]
+        for side in (one, other)
+        for number, each in enumerate(candidates)
+    }
+    with ExitStack() as stack:
+        load = share_engine(ready, versions, load_engine, stack)
+        for (i, first), (j, second) in product(enumerate(candidates), enumerate(candidates)):
+            drawn = {one: f"{one}@{i}", other: f"{other}@{j}"}
+            both = {"models": ready.models | {side: versions[place] for side, place in drawn.items()}}
+            drawn |= {name: drawn[model.past_of] for name, model in ready.models.items() if model.past_of in drawn}
             pair = Candidate(f"{first.name}-against-{second.name}", mark=f"{first.mark} {second.mark}")
-            both = {"models": ready.models | models}
             config = loaded.config.model_copy(update={"astune": loaded.config.astune.model_copy(update=both)})
             folder = None if out is None else out / f"{first.step}-{second.step}"
             found[first.name, second.name] = play(
-                config, ready.model_copy(update=both), pair, [evaluation], load_engine, folder
+                config, ready.model_copy(update=both), pair, [evaluation], load, folder, drawn=drawn
             )
     shares = {pair: share_by_task(played, evaluation.name, one, other) for pair, played in found.items()}
     by_player = {(f"{one} {a}", f"{other} {b}"): tasks for (a, b), tasks in shares.items()}
@@ -102,6 +113,20 @@ def play_league(
         rate(by_player),
         [played.folder for played in found.values()],
     )
+
+
+def share_engine(
+    ready: AstuneConfig, versions: Mapping[str, NamedModelConfig], load_engine: LoadEngine, stack: ExitStack
+) -> LoadEngine:
+    """Load one engine for all pairs, when the first of them asks for it: each version of each side is a frozen model in
+    it. `stack` closes it."""
+    frozen = {name: model.model_copy(update={"frozen": True}) for name, model in versions.items()}
+
+    @cache
+    def load() -> Engine:
+        return stack.enter_context(closing(load_engine(ready.model_copy(update={"models": ready.models | frozen}))))
+
+    return lambda config: replace(load(), close=close_nothing)
 
 
 def begin(config: AstuneConfig, candidate: Candidate, side: str) -> AstuneConfig:

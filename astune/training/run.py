@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from astune.monitor.run_dir import RunDir
 from astune.rollout.group import Limit, OnEpisode, run_groups
 from astune.rollout.own_turns import list_own
 from astune.rollout.past_versions import PastVersions
+from astune.rollout.redrawn import check_judges, count_again, play_redrawn
 from astune.rollout.setup import Quorum, RolloutSetup, draw_none
 from astune.training.engine import Engine, Learner, wait_forever
 from astune.training.held_out import Evaluation
@@ -286,23 +288,51 @@ async def play_groups(run: TrainingRun, step: int) -> tuple[list[Group], dict[st
     """
     assert isinstance(run.schedule, TaskSchedule)
     tasks = run.schedule.tasks(step)
-    groups = await _play(run, step, tasks, "rollout")
+    told: Counter[str] = Counter()
+    groups = await _play(run, step, tasks, "rollout", told)
     most = run.config.algorithm.dynamic_sampling
     if not most:
-        return groups, {}
+        return groups, {**told}
     further, rounds = run.schedule.further(step), 0
     missing = len(tasks) - _count_teaching(run, step, groups)
     while missing and rounds < most and (more := list(islice(further, missing))):
         rounds += 1
-        groups += await _play(run, step, more, f"rollout of {len(more)} further tasks")
+        groups += await _play(run, step, more, f"rollout of {len(more)} further tasks", told)
         missing = len(tasks) - _count_teaching(run, step, groups)
     figures = {"rounds": rounds, "further_tasks": len(groups) - len(tasks), "missing_groups": missing}
-    return groups, {f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}
+    return groups, {**told, **{f"dynamic_sampling/{name}": float(value) for name, value in figures.items()}}
 
 
-async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str) -> list[Group]:
-    sampling = sampling_for(run.config, "sampled")
-    return await roll_out(run, tasks, run.config.rollout.num_repeat, sampling, phase, f"train/{step + 1}", step)
+async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str, told: Counter[str]) -> list[Group]:
+    """Play tasks of a step; those attempts again by which agents are paid, which are recorded and counted in `told`."""
+    assert run.setup is not None, "only a run with tasks plays them"
+    sampling, repeat = sampling_for(run.config, "sampled"), run.config.rollout.num_repeat
+    models = [
+        name
+        for name in whose_turn(run.config, step)
+        if run.pupils[name].config.algorithm.agent_reward == "leave_one_out"
+    ]
+    if models:
+        check_judges(tasks, repeat, run.setup)
+    groups = await roll_out(run, tasks, repeat, sampling, phase, f"train/{step + 1}", step)
+    if not models:
+        return groups
+    run.progress.phase_started(f"{phase}, again for each agent", count_again(groups, models))
+    with run.watch:
+        groups, again = await play_redrawn(
+            groups,
+            replace(run.setup, draw_versions=partial(draw_versions, run.past)),
+            models,
+            seed=run.config.seed,
+            sampling=sampling,
+            max_concurrent=run.config.rollout.max_concurrent,
+            on_episode=run.progress.episode_done,
+        )
+    for episode in again:
+        run.episodes.write(episode, step=step + 1, phase="redrawn")
+        told["redrawn/tokens"] += sum(len(turn.output_ids) for turn in episode.turns)
+    told["redrawn/episodes"] += len(again)
+    return groups
 
 
 def _count_teaching(run: TrainingRun, step: int, groups: list[Group]) -> int:

@@ -83,11 +83,12 @@ def play(
     as_model: bool = False,
     beside: Played | None = None,
     part: Mapping[str, Collection[str]] | None = None,
+    drawn: Mapping[str, str] | None = None,
 ) -> Played:
     """Play what is not played yet, and write the figures. `ready` is the configuration with what it asks to be started,
     `folder` is where to, by default one of its own beside the runs. `beside` is what it is to be compared with, which a
-    new folder has its clock from. `part` are the tasks to play, by evaluation; None: all. Raises TrainingError where a
-    part of the engine is lost on the way."""
+    new folder has its clock from. `part` are the tasks to play, by evaluation; None: all. `drawn` are the versions that
+    all attempts meet (`AgentModels.drawn`). Raises TrainingError where a part of the engine is lost on the way."""
     about = About(
         candidate,
         {evaluation.name: [task.task_id for task in evaluation.tasks] for evaluation in evaluations},
@@ -111,6 +112,7 @@ def play(
                 with ExitStack() as stack:
                     engine = load_player(ready, candidate, load_engine, as_model, stack)
                     setup, calls = set_up_player(ready, candidate, engine, run_dir)
+                    setup = replace(setup, draw_versions=lambda seed: drawn or {})
                     stack.enter_context(closing(calls))
                     progress.run_started(config, run_dir, 0)
                     play_all = _play_all(ready, setup, calls, run_dir, candidate.step, chosen, left, progress)

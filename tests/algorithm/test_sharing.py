@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from astune.algorithm import ADVANTAGES, BatchRules, Weighting, check_step, load_estimator, to_samples
 from astune.algorithm.advantage import dr_grpo
-from astune.algorithm.batch_rules import AgentReward, share_out
+from astune.algorithm.batch_rules import AgentReward, Ruled, share_out
 from astune.config.schema import AlgorithmConfig
 from astune.context_tracker.merge import TurnForest
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 from tests.algorithm.test_credit import CREDITS, groups
 
 TASK = Task("t", "?")
-WAYS: tuple[AgentReward, ...] = get_args(AgentReward)
+WAYS: tuple[AgentReward, ...] = get_args(AgentReward)[:-1]
+"""All but leave_one_out, which needs attempts that are played again."""
 
 
 def episode(reward: float | None, own: dict[str, float], *frozen: str, tokens: int = 1) -> Episode:
@@ -64,6 +65,19 @@ def test_a_difference_that_is_rounding_is_none_and_who_is_not_trained_is_not_of_
     assert paid("difference", episode(None, {"a": 1.0, "b": 2.0})) == [{"a": 1.0, "b": 2.0}]
 
 
+def test_an_agent_gains_what_its_answers_are_worth_beside_others_of_its_own() -> None:
+    known = replace(episode(1.0, {"a": 5.0, "b": 0.0}), metrics={"redrawn/a": 0.25, "redrawn/b": 1.0 + 1e-17})
+    (group,) = (
+        ruled := BatchRules(agent_reward="leave_one_out")([Group(TASK, (known, episode(1.0, {"a": 0.0})))])
+    ).groups
+    assert [dict(each.agent_rewards) for each in group.episodes] == [{"a": 0.75, "b": 0.0}]
+    assert [reason for reason, _ in ruled.left_out] == ["not_replayed"]
+    others = Group(TASK, (episode(None, {"a": 0.0}), episode(1.0, {}, "rival")))
+    assert BatchRules(agent_reward="leave_one_out")([others]) == Ruled(
+        [Group(TASK, tuple(replace(each, agent_rewards={}) if each.verdict else each for each in others.episodes))]
+    )
+
+
 def test_what_an_episode_costs_besides_all_its_agents_pay() -> None:
     rules = BatchRules(max_tokens=4, overlong_buffer=2, overlong_penalty=1.0, agent_reward="difference")
     (group,) = rules([Group(TASK, (episode(0.0, {"a": 1.0, "b": 0.0}, tokens=4),))]).groups
@@ -103,6 +117,8 @@ def test_when_it_matters_what_agents_are_paid() -> None:
         for world, ways in {"dilemma": ("own", "same"), "jobs": WAYS[:2], "luck": ("own", "difference")}.items()
         for how in ways
     }
+    blind = {how: measure("silent", 40, 2, reward=how, attempts=n) for how, n in (("same", 32), ("leave_one_out", 8))}
+    assert blind["leave_one_out"] > blind["same"] + 0.2
     assert found["dilemma", "same"] > 0.8 and found["dilemma", "own"] < 0.4
     assert found["jobs", "own"] > found["jobs", "same"] + 0.08
     assert found["luck", "difference"] > found["luck", "own"] + 0.2

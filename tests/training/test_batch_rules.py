@@ -132,6 +132,14 @@ def test_a_run_that_is_killed_at_random_and_resumed_equals_one_that_never_was(
         ("astune.algorithm.overlong_buffer=5", "5 tokens are more than astune.rollout.max_tokens = 4"),
         ("astune.algorithm.overlong_penalty=2", "nothing is overlong without astune.algorithm.overlong_buffer"),
         ("astune.algorithm.trained_agents=[]", "trained_agents: no agent would be trained"),
+        (
+            "astune.algorithm.agent_reward=leave_one_out astune.synchronizer.quorum=0.5",
+            "agent_reward: 'leave_one_out' plays attempts again with the same weights once all of a step have ended",
+        ),
+        (
+            "astune.algorithm.agent_reward=leave_one_out",
+            "agent_reward: 'leave_one_out' plays attempts again from their seeds, and only the engine of",
+        ),
         ("astune.algorithm.trained_agents=['a[12]']", "trained_agents: 'a[12]' has a bracket"),
         (
             "astune.algorithm.advantage=running_mean astune.rollout.num_repeat=1 astune.algorithm.balance=true",

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from astune.algorithm.batch_rules import BALANCED
+from astune.algorithm.batch_rules import BALANCED, NOT_REPLAYED
 from astune.algorithm.receipt import LATE, NO_SIGNAL, NO_TEACHER, NOT_ITS_TURN, SKIPPED_UPDATE, UNJUDGED
 from astune.algorithm.samples import to_samples
 from astune.context_tracker import forks
@@ -53,7 +53,7 @@ def test_every_cause_of_a_fork_has_a_sentence():
 
 def test_every_reason_to_leave_tokens_out_has_a_sentence():
     noted = set(re.findall(r'"(\w+)"', inspect.getdoc(Turn).partition("carry no loss (")[2].partition(")")[0]))
-    of_episodes = {UNJUDGED, LATE, NO_SIGNAL, NOT_ITS_TURN, BALANCED, WRONG, REPEATED, SURPLUS}
+    of_episodes = {UNJUDGED, LATE, NO_SIGNAL, NOT_ITS_TURN, NOT_REPLAYED, BALANCED, WRONG, REPEATED, SURPLUS}
     assert set(LEFT_OUT) == noted | of_episodes | {SKIPPED_UPDATE, NO_TEACHER}
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
     table = page.partition("| reason |")[2].partition("\n\n")[0]

@@ -81,7 +81,11 @@ class DebugRun:
 
     async def _show_lesson(self, name: str, config: AstuneConfig, groups: list[Group]) -> None:
         """Show what the model would learn from a group, its own part of it."""
-        ruled = BatchRules.of(config, self.setup.policy.context_length)(groups)
+        rules = BatchRules.of(config, self.setup.policy.context_length)
+        if rules.agent_reward == "leave_one_out":
+            rules = replace(rules, agent_reward="same")
+            self.screen.note("agent_reward: nothing is played again here, so agents are paid the episode's reward")
+        ruled = rules(groups)
         samples, receipt = to_samples(ruled.groups, self.advantages[name], weighting_for(config), ruled.left_out)
         check_step(groups, samples, receipt)
         if len(groups[0].episodes) > 1:

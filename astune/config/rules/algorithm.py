@@ -128,6 +128,7 @@ def batch_rule_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]
             f"{algorithm.overlong_buffer} tokens are more than astune.rollout.max_tokens = {rollout.max_tokens}: every "
             "answer would cost reward; expected fewer",
         )
+    yield from _replays(astune)
     if not algorithm.overlong_buffer and algorithm.find_changed(["overlong_penalty"]):
         yield (
             "astune.algorithm.overlong_penalty",
@@ -204,3 +205,22 @@ def find_unused_advantage_keys(algorithm: AlgorithmConfig) -> Iterator[tuple[str
                 f"only advantage {USED_BY[key]!r} has it, and the advantage is {algorithm.advantage!r}; take the key "
                 "out",
             )
+
+
+def _replays(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
+    """Settings with which an attempt that is played again from its seed goes another way, or is not waited for."""
+    if astune.algorithm.agent_reward != "leave_one_out":
+        return
+    key, instead = "astune.algorithm.agent_reward", "expected 'own', 'same' or 'difference'"
+    if not astune.traits.own_engine or astune.rollout.engine != "torch":
+        yield (
+            key,
+            "'leave_one_out' plays attempts again from their seeds, and only the engine of --backbone=local "
+            f"(astune.rollout.engine: torch) then gives the same answers; {instead}",
+        )
+    if astune.synchronizer.style != "fixed" or astune.synchronizer.quorum < 1.0:
+        yield (
+            key,
+            "'leave_one_out' plays attempts again with the same weights once all of a step have ended; expected "
+            "astune.synchronizer.style 'fixed' and quorum 1, or 'own', 'same' or 'difference'",
+        )

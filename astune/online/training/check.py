@@ -43,8 +43,8 @@ def _wrong(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
     if algorithm.dynamic_sampling:
         yield "astune.algorithm.dynamic_sampling", "users ask what they like: there are no further tasks; expected 0"
-    if algorithm.find_changed(["trained_agents"]):
-        yield "astune.algorithm.trained_agents", "what is served is one agent; take the key out"
+    for key in algorithm.find_changed(["trained_agents", "agent_reward"]):
+        yield f"astune.algorithm.{key}", "what is served is one agent; take the key out"
     if trainer.lr_schedule != "constant":
         yield (
             "astune.trainer.lr_schedule",

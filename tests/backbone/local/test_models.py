@@ -15,8 +15,10 @@ pytest.importorskip("peft")
 from safetensors.torch import load_file, save
 
 from astune.algorithm import to_samples
+from astune.backbone.local import engine as local_engine
 from astune.backbone.local.engine import load_engine, load_learners, load_policy
 from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.cli import main
 from astune.config.load import load_config
@@ -31,7 +33,11 @@ from tests.training.killed import Killed, raise_at
 
 AGENTS = Path(__file__).with_name("village.py")
 MODELS = {
-    "wolf": {"trainer": {"learning_rate": 0.02, "updates_per_step": 2}, "lora": {"rank": 2, "targets": ["q_proj"]}},
+    "wolf": {
+        "trainer": {"learning_rate": 0.02, "updates_per_step": 2},
+        "lora": {"rank": 2, "targets": ["q_proj"]},
+        "algorithm": {"agent_reward": "leave_one_out"},
+    },
     "villager": {"trainer": {"lr_schedule": "linear"}, "algorithm": {"advantage": "running_mean"}},
     "ghost": {"frozen": True},
     "past": {"past_of": "villager", "size": 2, "every": 1, "draw": "by_win_rate"},
@@ -145,6 +151,26 @@ def test_figures_receipt_and_records_say_which_model_it_was(straight: tuple[RunR
             ("villager_1", "ghost"),
         ]
         assert {turn.policy_version for turn in record.episode.turns if turn.model == "ghost"} == {0}
+
+
+def test_an_agent_is_paid_by_attempts_that_are_played_again(straight: tuple[RunReport, Path, Taught]) -> None:
+    report, *_ = straight
+    played, redrawn = (
+        {record.episode.episode_id: record.episode for record in read_episodes(report.run_dir / "episodes" / name)}
+        for name in ("train.jsonl", "redrawn.jsonl")
+    )
+    assert redrawn.keys() == {f"{name}~wolf_1" for name in played} and len(played) == 18
+    for name, episode in played.items():
+        again = redrawn[f"{name}~wolf_1"]
+        assert episode.metrics["redrawn/wolf_1"] == again.reward
+        assert episode.turns[0].prompt_ids == again.turns[0].prompt_ids
+        assert [turn.model for turn in episode.turns] == [turn.model for turn in again.turns]
+    assert (
+        sum(tuple(e.turns[0].output_ids) != redrawn[f"{n}~wolf_1"].turns[0].output_ids for n, e in played.items()) > 9
+    )
+    for row in timeless(report):
+        assert row["redrawn/episodes"] == 6 and row["redrawn/tokens"] > 0
+        assert "tokens/dropped_not_replayed" not in row
 
 
 def test_a_page_compares_each_model_with_itself(straight: tuple[RunReport, Path, Taught]) -> None:
@@ -269,9 +295,19 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
 
 
 def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
-    straight: tuple[RunReport, Path, Taught], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    straight: tuple[RunReport, Path, Taught],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report, conf, _ = straight
+    loads, played = list[object](), Path("episodes") / "eval_greedy.jsonl"
+
+    def note(*given: Any, **more: Any) -> LoadedModel:
+        loads.append(given)
+        return load_model(*given, **more)
+
+    monkeypatch.setattr(local_engine, "load_model", note)
     held = [f"astune.task_reader.jsonl.validation.file_path={conf.with_name('train.jsonl')}"]
     held += ["astune.task_reader.on_overlap=warn", "astune.evaluation.decoding=[greedy]"]
     league = ["eval", "--conf", str(conf), "--limit", "2", "--league"]
@@ -283,6 +319,15 @@ def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
         (one, other) for one in names for other in names
     ]
     assert {row["won"]["n"] for row in found["won"]} == {2}
+    assert len(loads) == 1  # for all pairs, each of which met its own versions
+    said = {
+        pair: {
+            record.episode.task.task_id: tuple(record.episode.turns[0].output_ids)
+            for record in read_episodes(tmp_path / "league" / pair / played)
+        }
+        for pair in ("0-0", "0-3", "3-0", "3-3")
+    }
+    assert said["0-0"] == said["0-3"] != said["3-0"] == said["3-3"]  # the wolf speaks first
     assert {row["player"] for row in found["ratings"]} == {
         f"{side} {name}" for side in ("wolf", "villager") for name in names
     }
@@ -309,3 +354,4 @@ def test_the_debugger_and_an_evaluation_play_all_models(
     assert main(["--conf", str(conf), "--backbone=debug", "--repeat=2"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert all(f"these attempts alone would do, of {name}" in told for name in ("wolf", "villager"))
+    assert "nothing is played again here, so agents are paid the episode's reward" in told
