@@ -25,7 +25,7 @@ class AgentModels:
     agents: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, str] = field(default_factory=dict)
     trained_agents: Sequence[str] = ("*",)
-    redrawn: str = ""
+    redrawn: str | None = None
 
     @property
     def names(self) -> tuple[str | None, ...]:

@@ -1,5 +1,5 @@
 """A run's best checkpoint by a held-out figure (`astune.trainer.keep_best`), and the names of checkpoints: `runs/p/n`,
-`runs/p/n@best`, `runs/p/n@40`, or the folder."""
+`runs/p/n@best`, of one of several models `runs/p/n@best:wolf`, `runs/p/n@40`, or the folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from astune.support.statistics import exceeds
 
 
 def find_checkpoint(text: str) -> Path | None:
-    """The folder of a run's newest checkpoint, of its best (`RUN@best`), of that of a step (`RUN@40`), or the
-    checkpoint's folder itself. None for what is no checkpoint of a run: a model's folder, a hub id.
+    """The folder of a run's newest checkpoint, of its best (`RUN@best`), of the best of one of several models
+    (`RUN@best:wolf`), of that of a step (`RUN@40`), or the checkpoint's folder itself. None for what is no checkpoint
+    of a run: a model's folder, a hub id.
 
     Raises ConfigError where the run has no such checkpoint, and RunFolderError that names the file where one is
     damaged.
@@ -34,8 +35,8 @@ def find_checkpoint(text: str) -> Path | None:
             return None
         run = RunDir(folder.parents[1])
         path = folder
-    elif which == "best" and at:
-        path = run.checkpoint_path(_best_step(run))
+    elif at and which.partition(":")[0] == "best":
+        path = run.checkpoint_path(_best_step(run, which.partition(":")[2]))
     elif at:
         if not which.isdecimal():
             raise ConfigError(f"{run.path}@{which}: expected @best or the number of a step, as {run.path}@40")
@@ -52,12 +53,14 @@ def find_checkpoint(text: str) -> Path | None:
     return path
 
 
-def _best_step(run: RunDir) -> int:
+def _best_step(run: RunDir, model: str) -> int:
     section = read_saved(run.config_path).get("astune") or {}
     metrics = read_metrics(run.metrics_path)
+    if model:
+        section = (section.get("models") or {}).get(model) or {}
     figures = figures_so_far((section.get("trainer") or {}).get("keep_best"), section.get("stages"), metrics)
     if figures[-1] is None:
-        of = f"stage {len(figures)} of the run" if section.get("stages") else "the run"
+        of = f"stage {len(figures)} of the run" if section.get("stages") else f"model {model!r}" if model else "the run"
         raise ConfigError(
             f"{run.path}@best: astune.trainer.keep_best of {of} is not set, so nothing says which is the best; name "
             f"a step, as {run.path}@40"

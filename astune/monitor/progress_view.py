@@ -230,6 +230,8 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         facts.add_row("blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
     if "best_checkpoint" in summary:
         facts.add_row("best", show_best(summary["best_checkpoint"]))
+    for name, best in summary.get("best_of_models", {}).items():
+        facts.add_row(f"best {name}", show_best(best))
     if summary["idle_steps"]:
         facts.add_row("idle", Text(show_idle(summary), "yellow"))
     if summary["nothing_learned"]:

@@ -21,22 +21,29 @@ def report_of(
     run_dir: RunDir,
     steps: int,
     status: Literal["completed", "interrupted", "failed"],
-    keep_best: Sequence[str | None] = (None,),
+    keep_best: Mapping[str, Sequence[str | None]] | None = None,
     methods: Sequence[str] = (),
 ) -> RunReport:
     """The report of the run in `run_dir`, which ended after `steps` steps, with the figures that it logged. With
-    `keep_best`, the figure by which a checkpoint is kept (with stages that of each so far), the summary has that
-    checkpoint as `best_checkpoint`; `methods` are those of its stages, if it has any, and the summary has `stages`."""
+    `keep_best`, the figures by which checkpoints are kept (with stages those of each so far), the summary has the best
+    of the run as `best_checkpoint`, and those of models by their names as `best_of_models`; `methods` are those of its
+    stages, if it has any, and the summary has `stages`."""
     metrics = read_metrics(run_dir.metrics_path)
     summary = summarize(metrics) | {"stages": stages_of(metrics, methods)}
-    if (best := best_so_far(metrics, keep_best)) is not None:
-        path = run_dir.checkpoint_path(best.step)
-        summary["best_checkpoint"] = {
-            "figure": keep_best[-1],
+    found = {
+        name: {
+            "figure": figures[-1],
             "step": best.step,
             "value": best.value,
-            "path": str(path),
+            "path": str(run_dir.checkpoint_path(best.step)),
         }
+        for name, figures in (keep_best or {}).items()
+        if (best := best_so_far(metrics, figures)) is not None
+    }
+    if "" in found:
+        summary["best_checkpoint"] = found.pop("")
+    if found:
+        summary["best_of_models"] = found
     in_vain = status == "completed" and summary["nothing_learned"]
     return RunReport(run_dir.path, steps, "learned_nothing" if in_vain else status, summary)
 

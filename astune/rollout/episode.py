@@ -68,7 +68,7 @@ async def run_episode(
     sampling: Sampling,
     judged: bool = True,
     drawn: Mapping[str, str] | None = None,
-    redrawn: str = "",
+    redrawn: str | None = None,
 ) -> Episode:
     """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
     through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`. The answers

@@ -63,7 +63,7 @@ class Attempt:
     sampling: Sampling
     drawn: Mapping[str, str] = field(default_factory=dict)
     """The versions of models that it meets: `AgentModels.drawn`."""
-    redrawn: str = ""
+    redrawn: str | None = None
     """The agent whose answers are drawn anew: `AgentModels.redrawn`."""
 
 

@@ -43,23 +43,26 @@ def save(run: TrainingRun) -> None:
 
 def prune(run: TrainingRun) -> None:
     """Delete the checkpoints that are neither new nor the best, nor what a stage began with."""
-    best = [] if run.best is None else [run.best.step]
+    best = [each.step for each in run.best.values()]
     ends = [] if run.stage is None else run.stage.ends
     run.run_dir.prune_checkpoints(run.config.trainer.keep_checkpoints, [*best, *ends])
 
 
 def keep_best(run: TrainingRun, figures: Mapping[str, float]) -> None:
-    """Save the current step if it is the best by `astune.trainer.keep_best`, and let go of the one that was. `figures`
+    """Save the current step if it is the best by a figure of `run.keep_best`, and let go of the one that was. `figures`
     are those of the evaluations that were just played. Raises TrainingError where the first of them that judged an
     attempt has no such figure."""
-    if run.config.trainer.keep_best is None:
-        return
-    figure = aim_of(run.config.trainer.keep_best).figure
-    evaluation = split_figure(figure)[0]
-    run.best_is_known |= figure in figures
-    if figure not in figures and f"{evaluation}/tasks" in figures:
-        _tell_of_no_figure(run, figure, figures)
-    best = better(run.config.trainer.keep_best, run.best, run.step, figures.get(figure))
+    best = dict(run.best)
+    for name, (*_, named) in run.keep_best.items():
+        if named is None:
+            continue
+        figure = aim_of(named).figure
+        if figure in figures:
+            run.known.add(figure)
+        elif f"{split_figure(figure)[0]}/tasks" in figures:
+            _tell_of_no_figure(run, name, figure, figures)
+        if (now := better(named, best.get(name), run.step, figures.get(figure))) is not None:
+            best[name] = now
     if best != run.best:
         save(run)
         sync_logs(run)  # the figure too must be there before the former best is deleted
@@ -67,15 +70,16 @@ def keep_best(run: TrainingRun, figures: Mapping[str, float]) -> None:
         prune(run)
 
 
-def _tell_of_no_figure(run: TrainingRun, figure: str, figures: Mapping[str, float]) -> None:
+def _tell_of_no_figure(run: TrainingRun, model: str, figure: str, figures: Mapping[str, float]) -> None:
     """A judge may know no success, and a tool may not be called: then no checkpoint is kept yet. Any other figure that
     no judged attempt has will never be there."""
     evaluation, name = split_figure(figure)
     known = [key for key in figures if key.startswith(f"{evaluation}/") and f"{key}_tasks" in figures]
     listed = f"{nearest(figure, known)} It has: {', '.join(known) or 'nothing, as no attempt was judged'}"
-    what = f"astune.trainer.keep_best: the evaluation at step {run.step} has no {figure}."
+    key = f"astune.models.{model}.trainer.keep_best" if model else "astune.trainer.keep_best"
+    what = f"{key}: the evaluation at step {run.step} has no {figure}."
     may_come = name.startswith(("success", "pass_at_", "tools/calls/", "tools/errors/"))
-    if known and not run.best_is_known and not may_come:
+    if known and figure not in run.known and not may_come:
         raise TrainingError(what + listed)
     run.progress.warn(what + listed)
 
@@ -97,9 +101,10 @@ def go_back(run: TrainingRun) -> None:
     run.metrics.truncate_after(run.step)
     logged = read_metrics(run.run_dir.metrics_path)
     run.evaluated = find_evaluated(run.step, logged)
-    run.best = best_so_far(logged, run.keep_best)
-    named = run.config.trainer.keep_best
-    run.best_is_known = named is not None and any(aim_of(named).figure in row for row in logged)
+    found = {name: best_so_far(logged, figures) for name, figures in run.keep_best.items()}
+    run.best = {name: best for name, best in found.items() if best is not None}
+    named = {aim_of(figure).figure for *_, figure in run.keep_best.values() if figure is not None}
+    run.known = {figure for figure in named if any(figure in row for row in logged)}
     prune(run)  # a run that was killed between a save and the deletion of what is old has one more
     run.episodes.truncate_after(run.step, run.evaluated)
     run.progress.note(f"going on from step {run.step} ({checkpoint})")

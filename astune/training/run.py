@@ -19,7 +19,7 @@ from astune.algorithm.credit import credit_groups
 from astune.algorithm.method import Method, method_of
 from astune.algorithm.receipt import receipt_of
 from astune.algorithm.samples import has_signal
-from astune.config.rules.models import configs_of_trained, count_turns, whose_turn
+from astune.config.rules.models import configs_of_trained, count_turns, figures_of_best, whose_turn
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TrainingError
 from astune.monitor.blocking import LoopWatch
@@ -150,9 +150,9 @@ class TrainingRun:
     """Everything a run holds. `step` counts the steps done: a step is done when its episodes and figures are written.
 
     `pupils` are the models that learn, by name: one without a name, or those of `astune.models`; `past` are the earlier
-    versions of them that attempts meet. `evaluated` are the
-    names of the evaluations at `step` that are written. `best` is the step that was best by `astune.trainer.keep_best`,
-    `best_is_known` whether an evaluation had that figure. `saved` is the time of the last checkpoint.
+    versions of them that attempts meet. `evaluated` are the names of the evaluations at `step` that are written. `best`
+    are the steps that were best by the figures of `keep_best`, under the same names; `known` are those of these figures
+    that an evaluation had. `saved` is the time of the last checkpoint.
     """
 
     config: AstuneConfig
@@ -179,8 +179,8 @@ class TrainingRun:
     evaluated: set[str] = field(default_factory=set)
     heard: set[tuple[str, str]] = field(default_factory=set)
     """The agents that had a turn since the run began or went on, each with its model."""
-    best: Best | None = None
-    best_is_known: bool = False
+    best: Mapping[str, Best] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
     saved: float = field(default_factory=time.monotonic)
 
     @property
@@ -195,9 +195,11 @@ class TrainingRun:
         return pupil
 
     @property
-    def keep_best(self) -> Sequence[str | None]:
-        """`astune.trainer.keep_best`, with stages that of each so far."""
-        return (self.config.trainer.keep_best,) if self.stage is None else self.stage.keep_best
+    def keep_best(self) -> Mapping[str, Sequence[str | None]]:
+        """The figures of `figures_of_best`, with stages those of each so far."""
+        if self.stage is not None:
+            return {"": self.stage.keep_best}
+        return {name: (figure,) for name, figure in figures_of_best(self.config).items()}
 
     @property
     def total_steps(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from astune.algorithm.method import method_of
 from astune.config.load import LoadedConfig
 from astune.config.rules import needs_policy, plays_episodes
-from astune.config.rules.models import configs_of_trained
+from astune.config.rules.models import configs_of_trained, figures_of_best
 from astune.config.schema import AstuneConfig
 from astune.monitor.blocking import LoopWatch
 from astune.monitor.episodes import EpisodeLog
@@ -145,7 +145,8 @@ def report_if_finished(run_dir: RunDir, inputs: Inputs) -> RunReport | None:
             f"{run_dir.path} is finished: all of its {step} steps are done, so nothing is; a greater "
             "astune.trainer.total_steps goes on"
         )
-    return report_of(run_dir, step, "completed", (inputs.config.trainer.keep_best,))
+    kept_by = {name: (figure,) for name, figure in figures_of_best(inputs.config).items()}
+    return report_of(run_dir, step, "completed", kept_by)
 
 
 def assemble(

@@ -255,12 +255,18 @@ def _stages(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]
 
 
 def _best(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    figures = figures_so_far(config.get("astune.trainer.keep_best"), config.get("astune.stages"), metrics)
-    best = best_so_far(metrics, figures)
-    if best is None:
-        return []
-    path = f"checkpoints/step_{best.step:06d}"
-    return [("best", show_best({"figure": figures[-1], "step": best.step, "value": best.value, "path": path}))]
+    """Tell of the best checkpoints: that of the run, and those of models that have a figure of their own."""
+    kept_by = {"best": figures_so_far(config.get("astune.trainer.keep_best"), config.get("astune.stages"), metrics)}
+    for key, figure in config.items():
+        if key.startswith("astune.models.") and key.endswith(".trainer.keep_best"):
+            kept_by[f"best {key.split('.')[2]}"] = [figure]
+    rows = []
+    for name, figures in kept_by.items():
+        if (best := best_so_far(metrics, figures)) is not None:
+            path = f"checkpoints/step_{best.step:06d}"
+            told = {"figure": figures[-1], "step": best.step, "value": best.value, "path": path}
+            rows.append((name, show_best(told)))
+    return rows
 
 
 def _words(metrics: Metrics) -> dict[str, str]:

@@ -15,7 +15,7 @@ from astune.config.rules.algorithm import (
 from astune.config.rules.beside import has_held_out, unread_evaluation_keys, unread_keys, unread_run_keys
 from astune.config.rules.evaluation import evaluation_contradictions, keep_best_contradictions
 from astune.config.rules.method import rules_of
-from astune.config.rules.models import model_contradictions
+from astune.config.rules.models import figures_of_best, model_contradictions
 from astune.config.rules.models import own_key_problems as own_key_problems
 from astune.config.rules.rollouts import (
     context_contradictions,
@@ -299,4 +299,6 @@ def stage_contradictions(astune: AstuneConfig, stages: Sequence[AstuneConfig]) -
             yield STAGES, f"stage {number}: trainer.examples_of_run, but no stage before it plays episodes"
         if trainer.examples_of_run and (trainer.total_steps is None or trainer.total_epochs is not None):
             yield STAGES, f"stage {number}: trainer.examples_of_run needs total_steps alone: examples are counted later"
+        if len(figures_of_best(stage)) > 1:
+            yield STAGES, f"stage {number}: a model's own trainer.keep_best; with stages the best is the run's to say"
         played = played or rules_of(stage.algorithm).plays

@@ -18,6 +18,7 @@ ALTERNATE = re.compile(r"alternate\(([1-9][0-9]*)\)")
 
 OWN_TRAINER = (
     "betas",
+    "keep_best",
     "learning_rate",
     "lr_schedule",
     "max_grad_norm",
@@ -59,6 +60,13 @@ def configs_of_trained(astune: AstuneConfig) -> dict[str, AstuneConfig]:
     if not astune.models:
         return {"": astune}
     return {name: config_of(astune, name) for name, model in astune.models.items() if model.learns}
+
+
+def figures_of_best(astune: AstuneConfig) -> dict[str, str | None]:
+    """The held-out figures by which checkpoints are kept: of the run, which has no name, and of each model that has one
+    of its own."""
+    own = {name: str(figure) for name, model in astune.models.items() if (figure := model.trainer.get("keep_best"))}
+    return {"": astune.trainer.keep_best, **own}
 
 
 def begin_with(astune: AstuneConfig, checkpoint: Path) -> AstuneConfig:

@@ -67,10 +67,11 @@ def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
         )
     shares = astune.traits.own_engine and astune.rollout.engine == "torch"
     if shares and astune.model.lora.rank is not None:
+        others = "" if astune.models else ", or astune.rollout.engine: vllm"
         yield (
             "astune.synchronizer.style",
             "'async' samples from a copy of the weights, and adapters share theirs with the model that is trained "
-            "(astune.model.lora); expected 'fixed', or astune.rollout.engine: vllm",
+            f"(astune.model.lora); expected 'fixed'{others}",
         )
 
 

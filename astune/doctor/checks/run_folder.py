@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from astune.backbone.base import covers
+from astune.config.rules.models import figures_of_best
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.training import total_steps
 from astune.doctor.findings import Finding, fail, ok, skip, warn
@@ -90,7 +91,8 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
     trainer = checked.config.trainer
     free = shutil.disk_usage(folder).free
     # while one more is written, with the last one of each earlier stage
-    kept = trainer.keep_checkpoints + (trainer.keep_best is not None) + 1 + max(len(checked.stages()) - 1, 0)
+    best = sum(figure is not None for figure in figures_of_best(checked.config).values())
+    kept = trainer.keep_checkpoints + best + 1 + max(len(checked.stages()) - 1, 0)
     try:
         checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
     except Missing:

@@ -22,11 +22,13 @@ from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.cli import main
 from astune.config.load import load_config
-from astune.errors import ModelError
+from astune.errors import ConfigError, ModelError
+from astune.monitor.checkpoint_names import best_of, find_checkpoint
 from astune.monitor.episodes import read_episodes
 from astune.monitor.run_dir import RunDir
 from astune.rollout.own_turns import list_own
 from astune.types import Group, RunReport, Sample, Sampling, Update
+from astune.viewer import write_report
 from astune.viewer.step_credit import Estimator, credit_step
 from tests.backbone.local.test_examples import run_job, timeless
 from tests.training.killed import Killed, raise_at
@@ -42,6 +44,8 @@ MODELS = {
     "ghost": {"frozen": True},
     "past": {"past_of": "villager", "size": 2, "every": 1, "draw": "by_win_rate"},
 }
+
+BEST = {"wolf": "lowest eval/greedy/agent_reward/wolf_1", "villager": "eval/greedy/agent_reward/villager_1"}
 
 
 def write_village(folder: Path, **sections: Any) -> Path:
@@ -221,6 +225,8 @@ def test_a_run_goes_on_wherever_it_was_killed(
     resumed = run_job(conf, name, resume=True)
     assert timeless(resumed) == timeless(report)
     assert files(resumed) == files(report)
+    again = [[*read_episodes(each.run_dir / "episodes" / "redrawn.jsonl")] for each in (resumed, report)]
+    assert [record.episode.episode_id for record in again[0]] == [record.episode.episode_id for record in again[1]]
 
 
 @pytest.mark.release
@@ -262,6 +268,39 @@ def test_a_model_begins_with_an_adapter_and_one_that_does_not_fit_harms_no_other
     other = load_config(conf, [f"astune.models.villager.start_from={start / 'wolf'}"]).config.astune
     with pytest.raises(ModelError, match=r"wolf is another one: astune.model.lora.rank is 4, and was 2"):
         load_policy(other)
+
+
+def test_each_model_may_keep_its_own_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = write_village(tmp_path)
+    settings = ["astune.evaluation.decoding=[greedy]", "astune.evaluation.every=1", "astune.evaluation.before=false"]
+    settings += [f"astune.task_reader.jsonl.validation.file_path={conf.with_name('train.jsonl')}"]
+    settings += [
+        "astune.task_reader.on_overlap=warn",
+        "astune.trainer.keep_checkpoints=1",
+        "astune.trainer.total_steps=2",
+    ]
+    for name, figure in BEST.items():
+        settings.append(f"astune.models.{name}.trainer.keep_best={figure}")
+    report = run_job(conf, *settings, "astune.monitor.progress=plain")
+    logged = [json.loads(line) for line in (report.run_dir / "metrics.jsonl").read_text().splitlines()]
+    best = {name: best_of(logged, figure) for name, figure in BEST.items()}
+    assert report.summary["best_of_models"].keys() == best.keys() and "best_checkpoint" not in report.summary
+    told = " ".join(capsys.readouterr().out.split())
+    for name, found in best.items():
+        assert found is not None
+        path = RunDir(report.run_dir).checkpoint_path(found.step)
+        assert find_checkpoint(f"{report.run_dir}@best:{name}") == path
+        assert report.summary["best_of_models"][name]["path"] == str(path)
+        assert f"best {name} step {found.step}, by " in told
+    assert "by the lowest eval/greedy/agent_reward/wolf_1 " in write_report(report.run_dir).read_text()
+    steps = {found.step for found in best.values() if found is not None}
+    assert {int(path.name[5:]) for path in RunDir(report.run_dir).checkpoints()} == {2} | steps
+    with pytest.raises(ConfigError, match="keep_best of model 'ghost' is not set"):
+        find_checkpoint(f"{report.run_dir}@best:ghost")
+    with pytest.raises(ConfigError, match="keep_best of the run is not set"):
+        find_checkpoint(f"{report.run_dir}@best")
+    with pytest.raises(ConfigError, match=r"stage 2: a model's own trainer\.keep_best; with stages the"):
+        load_config(conf, [*settings, "astune.stages=[{trainer: {total_steps: 2}}, {trainer: {total_steps: 2}}]"])
 
 
 def test_models_learn_by_turns_while_the_others_stay_as_they_are(
