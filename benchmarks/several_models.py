@@ -3,8 +3,9 @@
 Two agents of an episode answer each other by turns. In one run both are one model; in the other each is a model of its
 own (`astune.models`), so that one pass of the sampler answers for two adapters, and each learns from its own turns. Two
 runs, one for each model, would play every episode twice: twice the first. Steps are taken in turn, on the same tasks,
-with answers of the same length, so that a busy machine slows all alike. Each agent has a system prompt of its own; with
-`--alike` both have the same text before them, which one model computes once, and two models once each.
+with answers of the same length; a time is the processor's, and a ratio the median of those of the rounds, so that
+others on the machine count little. Each agent has a system prompt of its own; with `--alike` both have the same text
+before them, which one model computes once, and two models once each.
 
 Memory is what the tensors take that a step leaves: the base, the adapters, the optimizers.
 
@@ -33,6 +34,7 @@ from astune.config.load import load_config
 from astune.training.loop import train_step
 from astune.training.run import TrainingRun
 from astune.training.start import assemble, read_inputs
+from astune.types import Update
 
 AGENTS = ("buyer", "seller")
 
@@ -81,13 +83,32 @@ def bytes_of(run: TrainingRun) -> int:
     return sum(found.values())
 
 
-async def measure(runs: list[TrainingRun], rounds: int) -> list[list[float]]:
-    seconds: list[list[float]] = [[] for _ in runs]
+def time_updates(run: TrainingRun, spent: list[float]) -> None:
+    """Note what each update of a run takes."""
+    for pupil in run.pupils.values():
+        learner: Any = pupil.learner
+
+        async def update(*given: Any, own: Any = learner.update) -> Update:
+            began = time.process_time()
+            done: Update = await own(*given)
+            spent.append(time.process_time() - began)
+            return done
+
+        learner.update = update
+
+
+async def measure(runs: list[TrainingRun], rounds: int) -> list[list[tuple[float, float]]]:
+    """The seconds of each step of each run, and of its updates."""
+    seconds: list[list[tuple[float, float]]] = [[] for _ in runs]
+    updates: list[list[float]] = [[] for _ in runs]
+    for run, spent in zip(runs, updates, strict=True):
+        time_updates(run, spent)
     for number in range(rounds + 1):  # the first is not counted: caches grow, modules are imported
         for place in range(len(runs)) if number % 2 else reversed(range(len(runs))):
-            began = time.perf_counter()
+            updates[place].clear()
+            began = time.process_time()
             await train_step(runs[place])
-            seconds[place].append(time.perf_counter() - began)
+            seconds[place].append((time.process_time() - began, sum(updates[place])))
     return [each[1:] for each in seconds]
 
 
@@ -108,14 +129,22 @@ def main() -> None:
             runs.append(assemble(loaded, inputs, None, load_engine, stack, None))
         one, two = asyncio.run(measure(runs, given.rounds))
         memory = [bytes_of(run) / 2**20 for run in runs]
-    ratio = statistics.median(b / a for a, b in zip(one, two, strict=True))
-    seconds = statistics.median(one)
-    rows = [
-        ["one adapter", f"{seconds:.3f}", "1.00", f"{memory[0]:.1f}"],
-        ["two adapters", f"{statistics.median(two):.3f}", f"{ratio:.2f}", f"{memory[1]:.1f}"],
-        ["two runs of one", f"{2 * seconds:.3f}", "2.00", f"{2 * memory[0]:.1f}"],
+    spent = [[statistics.median(part) for part in zip(*each, strict=True)] for each in (one, two)]
+    ratios = [
+        statistics.median(b / a for a, b in zip(first, second, strict=True))
+        for first, second in zip(zip(*one, strict=True), zip(*two, strict=True), strict=True)
     ]
-    Console().print(table_of("a step", ["", "s", "times one", "MiB"], rows))
+    rows = [
+        ["one adapter", *(f"{each:.3f}" for each in spent[0]), "1.00", "1.00", f"{memory[0]:.1f}"],
+        [
+            "two adapters",
+            *(f"{each:.3f}" for each in spent[1]),
+            *(f"{each:.2f}" for each in ratios),
+            f"{memory[1]:.1f}",
+        ],
+        ["two runs of one", *(f"{2 * each:.3f}" for each in spent[0]), "2.00", "2.00", f"{2 * memory[0]:.1f}"],
+    ]
+    Console().print(table_of("a step", ["", "s", "of it updates", "times one", "updates times one", "MiB"], rows))
 
 
 if __name__ == "__main__":

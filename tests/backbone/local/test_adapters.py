@@ -336,20 +336,44 @@ async def talk(policy: Sampler | AdapterSampler, number: int) -> list[Generation
     return answers
 
 
-async def test_two_adapters_in_one_batch_answer_as_each_does_alone(model_dir: Path) -> None:
-    loaded = load(model_dir, "a", "b")
-    moved(loaded, "a", "b")
+@each_row(
+    "shapes",
+    [
+        {"a": LoraConfig(rank=4), "b": LoraConfig(rank=4, alpha=4)},
+        {"a": LoraConfig(rank=4), "idle": LoraConfig(rank=4), "b": LoraConfig(rank=4)},
+        {"a": LoraConfig(rank=4), "b": LoraConfig(rank=2)},
+        {"a": LoraConfig(rank=4), "b": LoraConfig(rank=4, targets=("q_proj", "down_proj"))},
+    ],
+)
+async def test_two_adapters_in_one_batch_answer_as_each_does_alone(
+    model_dir: Path, shapes: dict[str, LoraConfig]
+) -> None:
+    config = ModelConfig(path=str(model_dir), device="cpu", dtype="float32", lora=LoraConfig(rank=4))
+    loaded = load_model(config, shapes)
+    moved(loaded, *shapes)
     rows: list[int] = []
     loaded.model.register_forward_pre_hook(lambda *call: rows.append(len(call[2]["input_ids"])), with_kwargs=True)
     together = sampler_over(loaded)
-    both = await asyncio.gather(*(talk(AdapterSampler(together, "ab"[n % 2]), n) for n in range(10)))
+    both = await asyncio.gather(*(talk(AdapterSampler(together, "aab"[n % 3]), n) for n in range(10)))
     assert max(rows) == 6  # all slots advance in one pass
-    for name, numbers in (("a", (0, 2, 8)), ("b", (1, 5, 9))):
+    for name, numbers in (("a", (0, 9)), ("b", (2, 8))):
         alone = AdapterSampler(sampler_over(loaded), name)
         for number in numbers:
             for own, beside in zip(await talk(alone, number), both[number], strict=True):
                 assert own.output_ids == beside.output_ids
                 assert own.logprobs == pytest.approx(beside.logprobs, abs=1e-5)
+
+
+async def test_idle_rows_of_another_adapter_are_not_computed_with_it(model_dir: Path) -> None:
+    loaded = load(model_dir, "a", "b")
+    sampler = sampler_over(loaded, slots=2)
+    await sampler.generate([*SYSTEM, 1], Sampling(max_tokens=2, seed=1), "b")
+    calls: list[str] = []
+    for path, module in loaded.model.named_modules():
+        if path.endswith(("lora_A.a", "lora_A.b")):
+            module.register_forward_hook(lambda *call, name=path[-1]: calls.append(name))
+    await sampler.generate([*SYSTEM, 2], Sampling(max_tokens=4, seed=1), "a")  # beside the slot that "b" left
+    assert set(calls) == {"a"} and sampler._cache.lengths.all()
 
 
 async def test_an_adapter_of_several_computes_what_it_does_as_the_only_one(model_dir: Path, tmp_path: Path) -> None:

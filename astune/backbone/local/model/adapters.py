@@ -9,15 +9,18 @@ second copy of the base. `Adapters.using` says which adapter a forward pass is f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 
+from astune.backbone.local.model.decoder import Joined
 from astune.backbone.lora.folder import base_digest_in, base_mark, check_shapes, read_adapter, save_adapter
 from astune.backbone.lora.settings import SOLE, base_digest, import_peft, peft_settings, target_names
 from astune.config.schema import LoraConfig
@@ -64,10 +67,17 @@ class Adapters:
             if owner is not None:
                 self._parameters[owner].append(parameter)
         self._rows: tuple[str, ...] | None = None
+        self._shares: _Shares | None = None
         self._active = names[0]
         self._layers = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]
+        self._joined: dict[Any, _JoinedAdapters] = {}
+        """Of the layers in which all adapters compute alike."""
         for layer in self._layers:
-            layer.register_forward_pre_hook(self._select, with_kwargs=True)
+            if len(names) > 1 and type(layer) is peft.tuners.lora.Linear and _are_alike(layer, names):
+                self._joined[layer] = _JoinedAdapters(layer, names)
+                layer.register_forward_hook(self._add_each)
+            else:
+                layer.register_forward_pre_hook(self._select, with_kwargs=True)
 
     def parameters(self, name: str = SOLE) -> list[torch.nn.Parameter]:
         """The trained parameters of an adapter, in the order of the model's layers."""
@@ -75,31 +85,49 @@ class Adapters:
 
     @contextmanager
     def using(self, *rows: str) -> Iterator[None]:
-        """Forward passes in this block compute row i of their batch with the adapter `rows[i]` (or `BASE`); one name
-        is for all rows. Without such a block they compute with the adapter that was named first."""
-        before = self._rows, self._active
-        one = set(rows) if set(rows) <= set(self.names) else set()
-        if len(one) == 1:  # peft's plain path, which is quicker, and takes layers that give views
-            self._rows = None
-            self._activate(*one)
-        else:
-            self._rows = rows
+        """Forward passes in this block compute row i of their batch with the adapter `rows[i]`; one name, which may be
+        `BASE`, is for all rows. Without such a block they compute with the adapter that was named first. Where rows
+        differ nothing has a gradient."""
+        before = self._rows, self._shares, self._active
+        several = len(set(rows)) > 1
+        plain = not several and BASE not in rows  # peft's own path, which is quicker, and takes layers that give views
+        self._rows, self._shares = None if plain else rows, self._share_out(rows) if several else None
+        self._activate(rows[0] if plain else BASE)
         try:
             yield
         finally:
-            self._rows = before[0]
-            self._activate(before[1])
+            self._rows, self._shares = before[:2]
+            self._activate(before[2])
 
     def _activate(self, name: str) -> None:
         """Have rows of which nothing is said computed with that adapter. peft's own way would also say what has a
         gradient."""
         if name != self._active:
             for layer in self._layers:
-                layer._active_adapter = [name]
+                layer._active_adapter = [name]  # of an adapter that it does not have, as BASE, a layer adds nothing
             self._active = name
 
+    def _share_out(self, rows: Sequence[str]) -> _Shares:
+        assert set(rows) <= set(self.names), "of several each is an adapter"
+        own = [[row for row, each in enumerate(rows) if each == name] for name in self.names]
+        there = [number for number, found in enumerate(own) if found]
+        most = max(map(len, own))
+        padded = np.array([own[number] + own[number][:1] * (most - len(own[number])) for number in there])
+        places = np.zeros(len(rows), np.int64)
+        for share, number in enumerate(there):
+            places[own[number]] = share * most + np.arange(len(own[number]))
+        device = self._parameters[self.names[0]][0].device
+        which = slice(None) if len(there) == len(own) else torch.tensor(there, device=device)
+        found, back = (torch.as_tensor(each, device=device) for each in (padded.flatten(), places))
+        return _Shares(which, len(there), found, back)
+
+    def _add_each(self, layer: Any, arguments: tuple[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
+        """Add what the adapters of the rows compute to what the base does: all of them in two products. peft's own way
+        finds the rows anew in each layer, and has two products for each adapter."""
+        return result if self._shares is None else result + self._joined[layer].compute(arguments[0], self._shares)
+
     def _select(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Tell a layer of peft's for which adapter each row is. Experts and the like get several rows for each."""
+        """Tell a layer of peft's in which adapters differ in more than their numbers for which one each row is."""
         if self._rows is None:
             return None
         each = len(arguments[0]) // len(self._rows)
@@ -134,6 +162,42 @@ class Adapters:
         """Take over the tensors of an adapter of this shape, under the names that they have in peft's file."""
         for key, parameter in self._tensors(name).items():
             parameter.copy_(weights[key])
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """The rows of a batch by their adapters: `which` of them there are, k by `number`, and the `rows` (k m,) of each,
+    its first one again where another has more. `places` (n,) says where each row is among those."""
+
+    which: slice | torch.Tensor
+    number: int
+    rows: torch.Tensor
+    places: torch.Tensor
+
+
+class _JoinedAdapters:
+    """The adapters of a layer, a tensor for all of them."""
+
+    def __init__(self, layer: Any, names: Sequence[str]) -> None:
+        self._down = Joined([layer.lora_A[name] for name in names])
+        self._up = Joined([layer.lora_B[name] for name in names])
+        self._scaling = torch.tensor([[[layer.scaling[name]]] for name in names], device=self._down.weight.device)
+
+    def compute(self, states: torch.Tensor, shares: _Shares) -> torch.Tensor:
+        """Compute what a layer gets beside its base. Where tokens are rows, as of experts, each row of the batch has
+        several."""
+        rows, width = len(shares.places), states.shape[-1]
+        down, up = self._down.weight.view(len(self._scaling), -1, width), self._up.weight
+        up = up.view(len(down), -1, up.shape[1])
+        own = states.reshape(rows, -1, width).index_select(0, shares.rows).view(shares.number, -1, width)
+        inner = own.to(down.dtype) @ down[shares.which].mT * self._scaling[shares.which]
+        found = (inner @ up[shares.which].mT).view(len(shares.rows), -1, up.shape[1])
+        return found.index_select(0, shares.places).view(*states.shape[:-1], -1).to(states.dtype)
+
+
+def _are_alike(layer: Any, names: Sequence[str]) -> bool:
+    """True if the adapters of a layer differ in their numbers alone."""
+    return len({layer.lora_A[name].weight.shape if name in layer.lora_A else None for name in names}) == 1
 
 
 def make_quantization(config: LoraConfig, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

@@ -40,9 +40,9 @@ class Keeping(Layout, Protocol):
 
 
 class Joined:
-    """Linear layers of the same input as one. Their parameters become views of one tensor: training, loading or copying
-    weights in place changes the joined ones too, and no second copy is kept. Where a parameter was given other memory
-    since, as by `model.to`, `refresh` joins anew."""
+    """Linear layers as one. Their parameters become views of one tensor: training, loading or copying weights in place
+    changes the joined ones too, and no second copy is kept. Where a parameter was given other memory since, as by
+    `model.to`, `refresh` joins anew."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers

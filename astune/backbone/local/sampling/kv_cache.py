@@ -146,7 +146,8 @@ class KVCache(Slots):
             if self.device.type == "cpu":
                 layout.grouped = self._shared.step(running, slots, self.keys, self.values)
             tokens = torch.as_tensor(np.array([[pending.get(slot, 0)] for slot in slots]), device=self.device)
-            logits = self._compute_logits(model, tokens, slots, layout)
+            owners = [slot if slot in pending else running[0] for slot in slots]  # of an idle row: any that runs
+            logits = self._compute_logits(model, tokens, owners, layout)
         return logits if len(running) == len(slots) else logits[running]
 
     def _replay(self, graphs: StepGraphs, model: Any, pending: Mapping[int, int], rows: int) -> torch.Tensor:
