@@ -1,7 +1,9 @@
 """Find personal data in texts by its pattern and put `<kind-number>` in its place.
 
-Mail addresses, IP addresses, bank accounts, cards, phones, ids of people in some countries, keys and tokens, and names
-where a text introduces them. `tests/data/test_personal.py` measures how many are found. What is not found: `NOT_FOUND`.
+Addresses of mail, machines and houses, bank accounts, cards, phones, ids of people in some countries, keys and tokens,
+and where a text introduces them names, dates of birth, passports, other ids and accounts. Letters of another width, and
+signs that nobody sees, hide nothing. `tests/data/test_personal.py` measures how many are found. What is not found:
+`NOT_FOUND`.
 
     astune.online.redact=astune.data.personal:mask_message     what a service writes, too
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
@@ -19,8 +22,8 @@ from typing import Any
 from astune.errors import MissingDependency
 
 NOT_FOUND = (
-    "names that no text introduces (`my name is`) and the trace does not give as its user's, postal addresses, dates "
-    "of birth, and ids of countries and kinds that are not in astune/data/personal.py"
+    "names that no text introduces (`my name is`) and the trace does not give as its user's, dates of birth and "
+    "passports that no text introduces, and postal addresses, ids and kinds that are not in astune/data/personal.py"
 )
 """What nobody may rely on being masked."""
 PHONE_REGIONS = ("US", "GB", "DE", "FR", "CN", "IN", "ES", "IT", "BR", "JP")
@@ -43,13 +46,39 @@ PERSON_IDS = {
 }
 """Ids with a check sum, by their module in python-stdnum, as people write them."""
 _UK_INSURANCE = r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D]"
-_MAIL = re.compile(r"[\w.+%-]+@(?:[\w-]+\.)+[^\W\d_]{2,}")
-_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?!\w)", re.IGNORECASE | re.ASCII)
+_OLD_CHINESE_ID = r"[1-9]\d{7}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])\d{3}"
+_MAIL = re.compile(r"[\w.+%-]+(?:@| ?[\[(]at[\])] ?)(?:[\w-]+\.)+[^\W\d_]{2,}", re.IGNORECASE)
+_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}(?!\w)", re.IGNORECASE | re.ASCII)
 _CARD = re.compile(r"(?<![\d.-])(?:3[0-9]|4\d|5[0-8]|6\d|2[2-7])(?:[ -]?\d){11,17}(?![\d]|[.,]\d)")
 _ADDRESS = re.compile(
-    r"(?<![\w.])(?<![0-9A-Fa-f:]:)(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9A-Fa-f]{1,4}:|::)(?:[0-9A-Fa-f]{0,4}:){0,6}"
-    r"[0-9A-Fa-f]{0,4})(?![\w:]|\.\d)",
+    r"(?<![\w.])(?<![0-9A-Fa-f:]:)(?:(?:::ffff:)?\d{1,3}(?:\.\d{1,3}){3}(?=:\d|(?![\w:]|\.\d))"
+    r"|(?:[0-9A-Fa-f]{1,4}:|::)(?:[0-9A-Fa-f]{0,4}:){0,6}[0-9A-Fa-f]{0,4}(?![\w:]|\.\d))",
     re.ASCII,
+)
+_MACHINE = re.compile(r"(?<!\w)(?<![0-9A-Fa-f][:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])")
+_FILLER = r"(?i:\s|[:#=,.]|number|no\b|nr\b|n[°º]|is|ist|est|es|id\b|号码?|是|为){0,5}"
+_ID = re.compile(
+    r"(?i:passport|reisepass|ausweis|passeport|pasaporte|driver'?s? licen[cs]e|social security|\bssn\b|tax id"
+    r"|national id|identity card|account (?:number|no)|kontonummer|wechat|whatsapp|telegram|\bqq"
+    rf"|护照|身份证|驾驶证|微信|账号|帐号|卡号){_FILLER}"
+    r"(?P<it>(?=[A-Za-z_]{0,8}(?:\d[A-Za-z_ -]{0,2}){4})\w(?:(?<=[A-Z\d])[ -](?=[A-Z\d])|[A-Za-z\d_]){4,24})"
+    r"|(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\s+[A-Z0-9<]{20,})?"
+)
+_BIRTH = re.compile(
+    r"(?i:\bborn(?: on)?|date of birth|\bd\.?o\.?b\b|birthday|geboren(?: am)?|geburtsdatum|\bnée?(?: le)?"
+    rf"|date de naissance|nacid[oa](?: el)?|fecha de nacimiento|出生日期|出生于|生日){_FILLER}"
+    r"(?P<it>\d{1,4}(?:[./年-]|\. )\d{1,2}(?:[./月-]|\. )\d{1,4}日?|[A-Z][a-z]+ \d{1,2},? \d{4}|\d{1,2}\.? \w+ \d{4})"
+)
+_HOUSE = re.compile(
+    r"\b\d{1,5}[A-Za-z]? (?:[A-Z][\w'-]*\.? ){1,3}(?:Street|Road|Avenue|Lane|Drive|Boulevard|Court|Square|Parkway"
+    r"|(?:St|Rd|Ave|Ln|Dr|Blvd|Ct|Sq|Pkwy)\b\.?)(?:,? (?:Apt|Suite|Unit)\.? \w+)?"
+    r"(?:(?:, [A-Z][a-z]+(?: [A-Z][a-z]+)*)?,? (?:[A-Z]{2} \d{5}|[A-Z]{1,2}\d[A-Z\d]? \d[A-Z]{2})\b)?"
+    r"|\b[A-ZÄÖÜ][\wäöüß-]*(?:stra(?:ß|ss)e|str\.|weg|platz|gasse| Stra(?:ß|ss)e| Allee| Platz) \d{1,4} ?[a-z]?\b"
+    r"(?:, \d{5} [A-ZÄÖÜ][\wäöüß]+)?"
+    r"|\b\d{1,4}(?: bis| ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai) [\w' -]{2,40}, \d{5} [A-ZÉ][\w-]+"
+    r"|\b(?:Calle|Avenida|Plaza|Paseo) [A-ZÁ][^\W\d]+(?: [^\W\d]+){0,4},? (?:n[º°.] ?)?\d{1,4}\b(?:, \d{5} [A-ZÁ]\w+)?"
+    r"|(?:[\u4e00-\u9fff]{2,4}[省市区县镇]){0,4}[\u4e00-\u9fff]{1,6}(?:路|街|大道|巷|弄|胡同)\d{1,5}号"
+    r"(?:[\dA-Za-z-]{1,5}(?:号楼|栋|楼|单元|室|座)){0,3}"
 )
 _KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
@@ -67,16 +96,34 @@ _NAME = re.compile(
     r"(?i:\b(?:my (?:full )?name(?: is|'s)|i am called|ich hei(?:ß|ss)e|mein name ist|je m'appelle|mon nom est"
     r"|me llamo|mi nombre es|mi chiamo|meu nome é)\s+)"
     r"(?P<it>[^\W\d_]+(?:[-'.\u2019]?[^\W\d_]+)*(?:\s+[A-ZÀ-Þ][^\W\d_]*(?:[-'.\u2019][^\W\d_]+)*){0,2})"
-    r"|(?:我叫|我的名字(?:是|叫))(?P<them>[\u4e00-\u9fff]{2,4}?)(?=[\s,.!\uff0c\u3002\uff01\u3001]|$)"
+    r"|(?:我叫|我的名字(?:是|叫)|姓名[:是])(?P<them>[\u4e00-\u9fff]{2,4}?)(?=[\s,.!\uff0c\u3002\uff01\u3001]|$)"
 )
 _SEVEN_DIGITS = re.compile(r"(?:\d[ ().\u00a0/-]{0,3}){7}")
 
 
-def find_personal(text: str) -> Iterator[tuple[str, int, int]]:
+def find_personal(text: str) -> list[tuple[str, int, int]]:
     """The kind, start and end of all that is found; places may overlap, of which the earlier kind counts."""
+    if text.isascii():
+        return [*_find(text)]
+    seen = [(_narrow(sign), at) for at, sign in enumerate(text) if unicodedata.category(sign) != "Cf"]
+    found = _find("".join(sign for sign, _ in seen))
+    return [(kind, seen[start][1], seen[end - 1][1] + 1) for kind, start, end in found if start < end]
+
+
+def _narrow(sign: str) -> str:
+    """The same letter or digit of usual width."""
+    narrow = unicodedata.normalize("NFKC", sign)
+    return narrow if len(narrow) == 1 else sign
+
+
+def _find(text: str) -> Iterator[tuple[str, int, int]]:
     yield from _matches("key", _KEY, text)
     yield from _matches("email", _MAIL, text)
     yield from _matches("name", _NAME, text)
+    if not any(letter.isdigit() for letter in text):
+        return
+    for kind, pattern in (("address", _HOUSE), ("birth", _BIRTH), ("id", _ID), ("machine", _MACHINE)):
+        yield from _matches(kind, pattern, text)
     if sum(letter.isdigit() for letter in text) < 4:
         return
     for match in _ADDRESS.finditer(text):
@@ -90,11 +137,12 @@ def find_personal(text: str) -> Iterator[tuple[str, int, int]]:
     for match in _CARD.finditer(text):
         if _checks("luhn")(re.sub("[ -]", "", match[0])):
             yield "card", *match.span()
-    for module, pattern in PERSON_IDS.items():
-        for match in _whole(pattern).finditer(text):
+    for module, id_pattern in PERSON_IDS.items():
+        for match in _whole(id_pattern).finditer(text):
             if _checks(module)(match[0]):
                 yield "id", *match.span()
-    yield from _matches("id", _whole(_UK_INSURANCE), text)
+    for unchecked in (_UK_INSURANCE, _OLD_CHINESE_ID):
+        yield from _matches("id", _whole(unchecked), text)
     yield from _find_phones(text)
 
 

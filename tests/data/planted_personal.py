@@ -54,6 +54,9 @@ CLEAN = (
     "GET /v1/items/42?page=7 returned 404 in 0.25 s.",
     "Matrix [[1, 22, 333], [4444, 55555, 666666]] has which rank?",
     "commit 3f2a9c1 fixes #8125; see lines 1200-1240.",
+    "A passport costs 9200 yen, an account number has 12 digits, and 12 clerks work on Main Street.",
+    "He was born in 1999, walked 12 Miles, and 3 Way stations later 40 Road workers met him at 12:30:45.",
+    "小明从家到学校走了500米,沿着人民路走了3分钟,花了20元。",
     "还剩多少个苹果? 一共 120 个, 吃了 45 个。",
     "UPDATE t SET n = 100000 WHERE id = 20261127;",
 )
@@ -76,8 +79,10 @@ def recalls(seed: int) -> dict[str, float]:
     """The share of each kind that is masked whole."""
     found: dict[str, list[bool]] = defaultdict(list)
     for text, kind, value in planted(seed):
-        start = text.index(value)
-        hit = any(at <= start and end >= start + len(value) for _, at, end in find_personal(text))
+        start, end = text.index(value), text.index(value) + len(value)
+        if kind in ("id by name", "birth"):  # what its name says is no secret
+            start = next(at for at in range(start, end) if text[at].isdigit())
+        hit = any(at <= start and last >= end for _, at, last in find_personal(text))
         found[kind].append(hit)
     return {kind: sum(hits) / len(hits) for kind, hits in found.items()}
 
@@ -168,6 +173,66 @@ def _person_id(chance: random.Random) -> str:
     )
 
 
+def _address(chance: random.Random) -> str:
+    number, code = chance.randint(1, 299), chance.randint(10000, 98999)
+    return chance.choice(
+        (
+            f"{number} {chance.choice(('Baker', 'Old Mill', 'Maple'))} {chance.choice(('Street', 'Rd', 'Avenue'))}",
+            f"{number} Elm St., Apt 4, Springfield, IL {code}",
+            f"{chance.choice(('Musterstraße', 'Lindenweg', 'Berliner Allee'))} {number}, {code} Potsdam",
+            f"{number} rue de la Paix, {code} Paris",
+            f"Calle Mayor {number}, {code} Madrid",
+            f"北京市海淀区中关村大街{number}号",
+            f"浦东新区世纪大道{number}号3栋502室",
+        )
+    )
+
+
+def _introduced(chance: random.Random, frames: tuple[str, ...]) -> str:
+    """What only its name tells, with the name."""
+    day, month, year = chance.randint(1, 28), chance.randint(1, 12), chance.randint(1930, 2010)
+    letter, digits = chance.choice(CAPITALS), _digits(chance, 8)
+    return chance.choice(frames).format(letter=letter, digits=digits, day=day, month=month, year=year)
+
+
+IDS = (
+    *("passport number is {letter}{digits}", "Passport No. {letter}{digits}", "Reisepass: {letter}{digits}"),
+    *("护照号 {letter}{digits}", "身份证号是{digits}1234567", "driver's license {letter}{digits}", "SSN {digits}9"),
+    *(
+        "wechat id: wx_{digits}",
+        "微信号 wx{digits}",
+        "QQ {digits}",
+        "account number 1{digits}",
+        "银行卡号{digits}{digits}",
+    ),
+)
+BIRTHS = (
+    *("born on {day}.{month}.{year}", "DOB: {year}-{month:02}-{day:02}", "date of birth March {day}, {year}"),
+    *("geboren am {day}. {month}. {year}", "née le {day}/{month}/{year}", "出生日期:{year}年{month}月{day}日"),
+)
+
+
+def _disguised(chance: random.Random) -> str:
+    """Full-width, with signs that nobody sees, or with the @ in words."""
+    mail, phone = _mail(chance), f"138{_digits(chance, 8)}"
+    name, _, host = mail.partition("@")
+    return chance.choice(
+        (
+            "".join(chr(ord(sign) + 0xFEE0) for sign in mail),
+            "\u200b".join(mail),
+            f"{name} (at) {host}",
+            "".join(chr(ord(sign) + 0xFEE0) for sign in phone),
+            "\u200d".join(phone),
+        )
+    )
+
+
+def _machine(chance: random.Random) -> str:
+    two = [f"{chance.randint(0, 255):02x}" for _ in range(6)]
+    four = ".".join(str(chance.randint(1, 254)) for _ in range(4))
+    return chance.choice((":".join(two), "-".join(two).upper(), f"::ffff:{four}"))
+
+
 MAKE = {
     "mail": _mail,
     "phone": lambda chance: _phone(
@@ -179,4 +244,9 @@ MAKE = {
     "ip": _ip,
     "key": _key,
     "id": _person_id,
+    "address": _address,
+    "id by name": lambda chance: _introduced(chance, IDS),
+    "birth": lambda chance: _introduced(chance, BIRTHS),
+    "disguised": _disguised,
+    "machine": _machine,
 }
