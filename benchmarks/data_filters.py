@@ -29,7 +29,7 @@ from astune.data.screen import Lengths, TaskScreen, form_of
 from astune.support.terminal import Console
 from astune.types import Task
 from benchmarks.bench_table import table_of
-from tests.data.planted import STORIES, PlantedTasks, change_words, draw_tasks  # type: ignore[import-not-found]
+from tests.data.planted import STORIES, PlantedTasks, change_numbers, change_words, draw_tasks  # type: ignore[import-not-found]
 from tests.data.planted_documents import PlantedDocuments  # type: ignore[import-not-found]
 from tests.data.runs import AGREE, ask, expand, rows_of, write_rubric  # type: ignore[import-not-found]
 
@@ -37,7 +37,7 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]]
 
 SHARE, COUNT = 0.1, 600
 FAULTS = ("copy", "near copy", "leak", "language", "length", "format", "empty")
-CHANGED = (0.1, 0.2, 0.25, 0.3, 0.4, 0.5)
+CHANGED = (0.0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5)
 FOUND_AS = {
     "near copy": {"near copy", "copy"},  # the second of two equal near copies is a copy
     "wrong answer": {"wrong answer", "no agreement"},
@@ -99,21 +99,23 @@ def measure_checks(seed: int, folder: Path) -> Mapping[str, tuple[float, float]]
     return {**figures, **{f"{name}, of documents": pair for name, pair in asked.items()}}
 
 
-def pass_rates(seed: int) -> list[float]:
+def pass_rates(seed: int, *, same_numbers: bool) -> list[float]:
     """The share of changed held-out questions that count as no leak, by the share of their words that was changed."""
     world, rng = PlantedTasks(seed), random.Random(seed)
     leaks = Leaks(world.held_out, world.seeds)
-    return [
-        mean(leaks.find(Task("", change_words(task.query, rng, share))) is None for task in world.held_out * 20)
-        for share in CHANGED
-    ]
+    rates = []
+    for share in CHANGED:
+        texts = [change_words(task.query, rng, share) if share else task.query for task in world.held_out * 20]
+        texts = texts if same_numbers else [change_numbers(text, rng) for text in texts]
+        rates.append(mean(leaks.find(Task("", text)) is None for text in texts))
+    return rates
 
 
 def mistaken(seed: int) -> float:
     """The share of good tasks that count as leaks of twenty held-out ones of the same six stories."""
     rng = random.Random(seed)
     leaks = Leaks(draw_tasks(20, seed + 100, "held"), draw_tasks(10, seed))
-    return mean(leaks.find(Task("", rng.choice(STORIES)(rng)[0])) is not None for _ in range(200))
+    return mean(leaks.find(Task("", rng.choice(STORIES)(rng)[0])) is not None for _ in range(500))
 
 
 def main(seeds: Sequence[int]) -> None:
@@ -124,9 +126,13 @@ def main(seeds: Sequence[int]) -> None:
         for place in places:
             place.mkdir()
         show(console, "checks", [measure_checks(seed, place) for seed, place in zip(seeds, places, strict=True)])
-    rates = [pass_rates(seed) for seed in seeds]
-    rows = [[f"{share:.0%}", f"{mean(rate[at] for rate in rates):.1%}"] for at, share in enumerate(CHANGED)]
-    console.print(table_of("held-out questions with words changed", ["words changed", "leaks that pass"], rows))
+    rates = [[pass_rates(seed, same_numbers=same) for seed in seeds] for same in (True, False)]
+    rows = [
+        [f"{share:.0%}", *(f"{mean(rate[at] for rate in each):.1%}" for each in rates)]
+        for at, share in enumerate(CHANGED)
+    ]
+    names = ["words changed", "leaks that pass", "with other numbers"]
+    console.print(table_of("held-out questions with words changed", names, rows))
     rows = [[f"{mean(mistaken(seed) for seed in seeds):.1%}"]]
     console.print(table_of("good tasks like the held-out ones", ["that count as leaks"], rows, left=0))
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from astune.clients.chat import ChatReply
 from astune.clients.json_reply import read_reply, repair_request, response_format
-from astune.clients.limited_model import LimitedModel
+from astune.clients.limited_model import ChatCompleter, LimitedModel
 from astune.clients.reply_cache import CachedReply, ReplyCache, cache_key
 from astune.clients.single_flight import SingleFlight
 from astune.clients.usage import Budget, BudgetSpent, Usage
@@ -105,6 +105,10 @@ class ChatModels:
                     if getattr(model, price) is None:
                         raise ConfigError(f"{self._key}.models.{at}.{price} is not set: a limit on the cost needs it")
         self._budget = budget
+
+    def put_in(self, name: str, client: ChatCompleter) -> None:
+        """Let `client` answer in the place of the API of this name."""
+        self._models[name].client = client
 
     def in_order(self) -> tuple[str, ...]:
         """The `names` in the order in which to ask them: models that rest come last. For code that runs on an event

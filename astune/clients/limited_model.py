@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from astune.clients.chat import ChatClient, ChatReply
 from astune.clients.usage import Usage, usage_of_call
@@ -67,15 +67,22 @@ class CircuitBreaker:
         self._until = -math.inf
 
 
+class ChatCompleter(Protocol):
+    """What answers as `ChatClient` does."""
+
+    async def complete(self, body: Mapping[str, Any]) -> ChatReply: ...
+
+
 class LimitedModel:
-    """A `ChatClient` with a rate limit and a circuit breaker. Raises ConfigError as that does."""
+    """A `ChatClient`, or the `client` that is put in its place, with a rate limit and a circuit breaker. Raises
+    ConfigError as that does."""
 
     def __init__(self, name: str, config: JudgeModelConfig, *, key: str) -> None:
         self.name = name
         self.config = config
         self.limit = None if config.requests_per_minute is None else RateLimit(config.requests_per_minute)
         self.last_failure = ""
-        self._client = ChatClient(name, config, key=key)
+        self.client: ChatCompleter = ChatClient(name, config, key=key)
         self._breaker = CircuitBreaker()
         self._warned = False
 
@@ -92,7 +99,7 @@ class LimitedModel:
     async def complete(self, body: Mapping[str, Any]) -> tuple[ChatReply, Usage]:
         """The reply and what it cost. Raises as `ChatClient.complete` does; after a PolicyError the model rests."""
         try:
-            reply = await self._client.complete(body)
+            reply = await self.client.complete(body)
         except PolicyError as error:
             self.last_failure = str(error)
             rest = self._breaker.note_failure(asyncio.get_running_loop().time())

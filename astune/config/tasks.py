@@ -169,6 +169,11 @@ class AugmentConfig(AskedModelsConfig, FromKey):
     file: Annotated[str | None, Located("file")] = Field(
         None, description="tasks that `astune data` made, read beside the training tasks; null: none"
     )
+    writer: str | None = Field(
+        None,
+        description="a model that is loaded here and asked before `models`, or alone: a checkpoint, a model's folder "
+        "or hub id, or none, the configured model; null: `models` alone",
+    )
     max_calls: PositiveInt | None = Field(5000, description="most model calls, those from the cache not counted")
     max_cost: PositiveFloat | None = Field(None, description="most money, as the prices have it; null: no limit")
     checks: tuple[Literal["code", "agree", "agent"], ...] = Field(

@@ -50,7 +50,11 @@ ASK_FOR = {
 """The kinds of questions about documents, in the order in which they take turns."""
 
 
-class ProposedTask(BaseModel):
+class _Reply(BaseModel, coerce_numbers_to_str=True):
+    """Models write 7 where "7" is asked for."""
+
+
+class ProposedTask(_Reply):
     """A proposed task; `evidence` is for those about documents."""
 
     question: str
@@ -62,7 +66,7 @@ class Proposals(BaseModel):
     tasks: list[ProposedTask] = Field(min_length=1)
 
 
-class Solution(BaseModel):
+class Solution(_Reply):
     reasoning: str = ""
     answer: str
 

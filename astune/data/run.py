@@ -23,6 +23,7 @@ from astune.data.documents import read_documents
 from astune.data.expand import seeds_of
 from astune.data.from_documents import split_documents, spots_of
 from astune.data.grow import PER_CALL, Parent, grow, most_visits
+from astune.data.local_writer import find_writer, open_writer, stand_in
 from astune.data.made import Harvest
 from astune.data.play import find_player, open_player
 from astune.data.prompts import solve_messages
@@ -56,6 +57,8 @@ class Job:
     screen: Callable[[Sequence[Task]], TaskScreen]
     held_out: Sequence[Task]
     players: Mapping[str, Candidate]
+    writer: Candidate | None
+    """The model that is loaded here and is asked first."""
 
     def plan(self) -> str:
         """Say how many calls it takes, and what they cost."""
@@ -71,6 +74,9 @@ class Job:
         checks, held_out = self.checks, [*self.held_out]
         await checks.prepare()
         async with AsyncExitStack() as stack:
+            if self.writer is not None:
+                writer = await stack.enter_async_context(open_writer(self.loaded, self.writer))
+                checks.asking.models.put_in(checks.asking.models.names[0], writer)
             for key, candidate in self.players.items():
                 player = open_player(self.loaded, candidate, Path(f"{checks.config.cache}.{key}"), checks.asking)
                 setattr(checks, key, await stack.enter_async_context(player))
@@ -88,7 +94,7 @@ def prepare_augmentation(loaded: LoadedConfig, folder: Path, watch: Watch) -> Jo
     job = prepare_job(loaded, augment, folder / "new.jsonl", watch)
     ((sources, harvest),) = job.parts
     depends_on = [
-        augment.model_dump(mode="json", exclude={"max_calls", "max_cost", "cache", "max_concurrent"}),
+        job.checks.config.model_dump(mode="json", exclude={"max_calls", "max_cost", "cache", "max_concurrent"}),
         config.task_judge.model_dump(mode="json"),
         job.checks.rubric and job.checks.rubric.digest,
         [source.ask(source.kind_of(0), 0) for source in sources],
@@ -112,6 +118,9 @@ def prepare_job(
         raise ConfigError(f"{KEY}.agent is the model that plays for the check `agent`: set both, or none of the two")
     who = {"agent": augment.agent, "policy": augment.policy}
     players = {key: find_player(loaded, name, f"{KEY}.{key}") for key, name in who.items() if name is not None}
+    writer = None if augment.writer is None else find_writer(loaded, augment.writer, f"{KEY}.writer")
+    if writer is not None:
+        augment = augment.model_copy(update={"models": (stand_in(writer), *augment.models)})
     models = ChatModels(augment, key=KEY)
     models.budget = Budget(augment.max_calls, augment.max_cost)
     rubric = None if augment.quality is None else load_rubric(Path(augment.quality))
@@ -130,7 +139,11 @@ def prepare_job(
             raise ConfigError(f"{file}: is there, and `astune data` did not write it: choose another file")
     anew = augment.file and Path(augment.file).resolve() == out.resolve()
     originals = [*training, *([] if anew else read_made(config.task_reader))]
-    return Job(loaded, checks, parts, lambda near: TaskScreen(originals, near, lengths, forms), apart, players)
+
+    def screen(near: Sequence[Task]) -> TaskScreen:
+        return TaskScreen(originals, near, lengths, forms, of_kind=augment.source is not None)
+
+    return Job(loaded, checks, parts, screen, apart, players, writer)
 
 
 def read_tasks(

@@ -90,13 +90,20 @@ def form_of(task: Task) -> str:
 
 class TaskScreen:
     """Looks at proposals in turn. `originals` are tasks that are there; to `held_out` nothing may be close. `forms` are
-    those of `form_of` that answers may have; none: any."""
+    those of `form_of` that answers may have; none: any. `of_kind` says that those held out are of the kind of
+    the proposals."""
 
     def __init__(
-        self, originals: Sequence[Task], held_out: Sequence[Task], lengths: Lengths, forms: Collection[str] = ()
+        self,
+        originals: Sequence[Task],
+        held_out: Sequence[Task],
+        lengths: Lengths,
+        forms: Collection[str] = (),
+        *,
+        of_kind: bool = False,
     ) -> None:
         self._lengths, self._forms = lengths, forms
-        self._leaks = Leaks(held_out, originals)
+        self._leaks = Leaks(held_out, originals, of_kind=of_kind)
         self._copies = Copies()
         for task in originals:
             self._copies.add(task)

@@ -10,7 +10,7 @@ from typing import Any
 from astune.errors import TaskError
 from astune.examples.example import LeftOutExamples, TrainingExample
 from astune.monitor.episodes import EpisodeRecord, episode_from_row
-from astune.support.statistics import exceeds
+from astune.support.statistics import exceeds, pair_apart
 from astune.types import Episode, Timeline
 
 TEXT_ALONE = ("inexact", "no_logprobs")
@@ -81,15 +81,12 @@ class JudgedAttempts:
         """Pair the attempts at one task in one step: the best with the worst, the second best with the second worst and
         so on, as long as their rewards differ."""
         for group in self._groups.values():
-            ranked = sorted(group, key=lambda each: -each.reward)
-            count = 0
-            for best, worst in zip(ranked, reversed(ranked), strict=True):
-                if not exceeds(best.reward, worst.reward):
-                    break
+            pairs = pair_apart(group, lambda each: each.reward)
+            for best, worst in pairs:
                 liked = (True,) * len(best.rows) + (False,) * len(worst.rows)
                 yield TrainingExample(best.rows + worst.rows, best.place, liked)
-                count += 1
-            for left in ranked[count : len(ranked) - count]:
+            ranked = sorted(group, key=lambda each: -each.reward)
+            for left in ranked[len(pairs) : len(ranked) - len(pairs)]:
                 self._leave_out(left, len(group), "; kto learns from single ones")
 
     def one_by_one(self) -> Iterator[TrainingExample]:

@@ -28,7 +28,7 @@ from astune.online.export import VALID, ExportFilter, LoadedAnswers, Row
 from astune.online.store import comparisons
 from astune.online.store.feedback.judgements import judgements, preferences
 from astune.online.store.recorded import RecordedAnswer
-from astune.support.statistics import exceeds
+from astune.support.statistics import pair_apart
 
 PairSource = Literal["human", "judge", "reward"]
 PairFormat = Literal["record", "dpo", "kto", "trl", "trinity"]
@@ -153,10 +153,7 @@ def _of_rewards(connection: sa.Connection, rules: FeedbackConfig, loaded: Loaded
             group = _digest([answer.heading.client, judged.task_id, list(answer.messages), list(answer.tools)])
             groups.setdefault(group, []).append((judged.reward, answer.heading.msg_id, judged.authors))
     for attempts in groups.values():
-        ranked = sorted(attempts, key=lambda each: (-each[0], each[1]))
-        for best, worst in zip(ranked, reversed(ranked), strict=True):
-            if not exceeds(best[0], worst[0]):
-                break
+        for best, worst in pair_apart(sorted(attempts, key=lambda each: each[1]), lambda each: each[0]):
             raters = sorted({author for author in (*best[2], *worst[2]) if author})
             yield best[1], worst[1], {"margin": best[0] - worst[0], "raters": raters}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from itertools import compress
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, takewhile
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -142,6 +144,17 @@ def exceeds(one: float, other: float) -> bool:
     (False, True)
     """
     return one - other > _noise((one, other))
+
+
+def pair_apart(items: Iterable[T], worth: Callable[[T], float]) -> list[tuple[T, T]]:
+    """The best with the worst, the second best with the second worst and so on, as long as they differ.
+
+    >>> pair_apart([1, 3, 2, 3, 2], float)
+    [(3, 1), (3, 2)]
+    """
+    ranked = sorted(items, key=lambda item: -worth(item))
+    pairs = zip(ranked, reversed(ranked), strict=True)
+    return [*takewhile(lambda pair: exceeds(worth(pair[0]), worth(pair[1])), pairs)]
 
 
 def without_noise(values: Sequence[float]) -> list[float]:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import pairwise
 
 WORD = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
 _WORD = re.compile(WORD)
 _WORD_OR_SIGN = re.compile(WORD + r"|[-+*/^=<>%×÷](?=\s*(?:[\d(]|\w\b))")  # noqa: RUF001
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_LOOK_ALIKES = str.maketrans("аеорсухіјѕαοινρ", "aeopcyxijsaoivp")  # noqa: RUF001
 
 Words = tuple[str, ...]
+
+
+def plain(text: str) -> str:
+    """The text as all would write it who say the same: small letters of one width, without signs that nobody sees, and
+    numbers without commas.
+
+    >>> plain("Ｐay\u200d １,２００")
+    'pay 1200'
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").translate(_LOOK_ALIKES)
+    return _THOUSANDS.sub("", text.casefold())
 
 
 def words_of(text: str) -> Words:
@@ -18,7 +34,7 @@ def words_of(text: str) -> Words:
     >>> words_of("Order 66-B, 東京")
     ('order', '66', 'b', '東', '京')
     """
-    return tuple(_WORD.findall(text.lower()))
+    return tuple(_WORD.findall(plain(text)))
 
 
 def signs_of(text: str) -> Words:
@@ -27,7 +43,7 @@ def signs_of(text: str) -> Words:
     >>> signs_of("What is 3 - x?")
     ('what', 'is', '3', '-', 'x')
     """
-    return tuple(_WORD_OR_SIGN.findall(text.lower()))
+    return tuple(_WORD_OR_SIGN.findall(plain(text)))
 
 
 def features(text: str) -> frozenset[Words]:

@@ -7,14 +7,13 @@ its task; a question whose answer they did not like, or did not wait for, is a t
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from statistics import fmean
 from typing import Any
 
+from astune.clients.reply_cache import cache_key
 from astune.context_tracker.prompt.messages import SYSTEM_ROLES, meaning, show_content
 from astune.data.made import Dropped, Harvest, Made, lines_of
 from astune.data.personal import NOT_FOUND, Masker
@@ -25,7 +24,7 @@ from astune.online.follow.followed import Followed
 from astune.online.follow.rules import RulesOfFollowing
 from astune.online.follow.verdict import FollowJudge, FollowVerdict
 from astune.support.concurrency import all_ended
-from astune.support.statistics import exceeds
+from astune.support.statistics import pair_apart
 from astune.support.words import words_of
 from astune.task_judge.llm.shown_attempt import show_task
 from astune.traces.record import Message, TracedConversation, TracedExchange, Unread
@@ -44,6 +43,8 @@ class TraceHarvest(Harvest):
     examples: list[dict[str, Any]] = field(default_factory=list)
     rewards: list[dict[str, Any]] = field(default_factory=list)
     exchanges: int = 0
+    followed: int = 0
+    """Answers of which what followed was judged."""
     masked: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -125,6 +126,7 @@ async def convert(
             continue
         exchanges = [_mask(each, masker) for each in one.exchanges]
         harvest.masked += masker.counts
+        harvest.followed += sum(each.followed is not None and bool(each.answer) for each in exchanges)
         verdicts = await all_ended([_ask(judge, each) for each in exchanges])
         remark = False
         for exchange, lineage, verdict in zip(exchanges, lineages, verdicts, strict=True):
@@ -242,8 +244,8 @@ def _grade(judged: Sequence[_Judged], harvest: TraceHarvest) -> None:
     """Compare answers to one prompt. Equal answers count once, by their mean; corrections that differ not at all."""
     prompts: dict[str, dict[str, list[_Graded]]] = defaultdict(lambda: defaultdict(list))
     for answer in (answer for one in judged for answer in _answers(one)):
-        prompt = _digest([answer.prompt, answer.one.exchange.tools])
-        prompts[prompt][_digest(answer.message)].append(answer)
+        prompt = cache_key([answer.prompt, answer.one.exchange.tools])
+        prompts[prompt][cache_key(answer.message)].append(answer)
     for answers in prompts.values():
         group = [replace(same[0], reward=fmean(one.reward for one in same)) for same in answers.values()]
         if sum(not answer.learned for answer in group) > 1:
@@ -269,11 +271,7 @@ def _answers(one: _Judged) -> Iterator[_Graded]:
 
 
 def _pair(group: Sequence[_Graded]) -> Iterator[dict[str, Any]]:
-    """The best answer to a prompt with the worst, the second best with the second worst, as long as they differ."""
-    ranked = sorted(group, key=lambda answer: -answer.reward)
-    for best, worst in zip(ranked, reversed(ranked), strict=True):
-        if not exceeds(best.reward, worst.reward):
-            return
+    for best, worst in pair_apart(group, lambda answer: answer.reward):
         if meaning([best.message], 0) != meaning([worst.message], 0):
             lineage = {"chosen": best.beside["lineage"], "rejected": worst.beside["lineage"]}
             pair = {"messages": best.prompt, "chosen": best.message, "rejected": worst.message}
@@ -286,7 +284,3 @@ def _example(answer: _Graded) -> dict[str, Any]:
     start = len(whole) - max(answer.learned, 1)
     history = [{**one, "weight": 0} if one["role"] == "assistant" else one for one in whole[:start]]
     return {"messages": [*history, *whole[start:]]} | answer.beside
-
-
-def _digest(value: object) -> str:
-    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

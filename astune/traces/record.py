@@ -20,7 +20,7 @@ BAD = {"down", "thumb_down", "thumbs_down", "bad", "dislike", "disliked", "negat
 BAD |= {"false", "0", "-1"}
 YES = {"true", "yes", "1", "given", "granted", "opt_in", "allow", "allowed", "agreed", "accepted"}
 AGREED = {"consent", "consents", "consented", "optin"}
-ALLOWED = {"allow", "allows", "allowed", "may", "can", "permit", "permitted", "agree", "agreed", "ok"}
+ALLOWED = {"allow", "allows", "allowed", "may", "can", "permit", "permitted", "agree", "agreed", "ok", "use", "for"}
 REFUSED = {"no", "not", "dont", "never", "deny", "exclude", "out", "optout"}
 ABOUT = {"date", "at", "time", "timestamp", "version", "id", "text", "url", "source", "by", "marketing", "cookies"}
 ABOUT |= {"cookie", "analytics", "newsletter"}
@@ -286,13 +286,17 @@ def _flatten(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 def _sense_of(name: str) -> bool | None:
     """True for a flag that says yes where a person agreed, False for one that says yes where not, None for others.
 
-    >>> [_sense_of(name) for name in ("user.consent", "doNotTrain", "privacy.training-opt-out", "consent.date", "no")]
-    [True, False, False, None, None]
+    >>> [_sense_of(name) for name in ("user.consent", "doNotTrain", "privacy.optedOut", "consent.date")]
+    [True, False, False, None]
     """
     words = set(re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", name).lower().split("_"))
     training = any(word.startswith("train") for word in words)
     if words & ABOUT and not training:
         return None
-    if words & REFUSED and (training or words & {"opt", "optout"}):
+    opted = words & {"opt", "opted", "optout"}
+    if words & REFUSED and (training or opted):
         return False
-    return True if words & AGREED or {"opt", "in"} <= words or (training and words & ALLOWED) else None
+    agrees = (
+        words & AGREED or (opted and "in" in words) or (training and words & ALLOWED) or words <= {"train", "training"}
+    )
+    return True if agrees else None

@@ -20,6 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from astune.config.schema import AstuneConfig
+from astune.data.documents import list_files
 from astune.data.run import read_tasks
 from astune.data.screen import Lengths, TaskScreen
 from astune.errors import ConfigError, StoreError, TaskError
@@ -56,6 +57,8 @@ class TraceJob:
     rules: ReadingRules = field(default_factory=ReadingRules)
     held_out: Path | None = None
     unrated: bool = False
+    dry_run: bool = False
+    """No model is asked: rules say what followed tells."""
 
 
 def make_from_traces(job: TraceJob, config: AstuneConfig) -> TraceHarvest:
@@ -75,7 +78,8 @@ def harvest_of(found: Iterable[TracedConversation | Unread], config: AstuneConfi
     """All that comes of conversations. To the held-out tasks of the configuration nothing may be close."""
     training, held_out = read_tasks(config, job.held_out, training_needed=False)
     follow = config.online.feedback.follow
-    judge = make_follow_judge(follow if follow.judge else follow.model_copy(update={"judge": "rules"}))
+    by_rules = follow.judge is None or job.dry_run
+    judge = make_follow_judge(follow.model_copy(update={"judge": "rules"}) if by_rules else follow)
     assert judge is not None, "one is named"
     harvest = TraceHarvest(job.out, 0)
     screen = TaskScreen(training, held_out, Lengths(1, 1))
@@ -127,7 +131,7 @@ def _open_database(address: str, config: AstuneConfig, rules: ReadingRules) -> I
 
 def _read_files(source: Path, rules: ReadingRules) -> Found:
     """Spans of all files belong together; each line of a chat log is a conversation."""
-    found = [source] if source.is_file() else sorted(source.rglob("*"))
+    found = [source] if source.is_file() else list_files(source)
     files = [file for file in found if file == source or file.name.removesuffix(".gz").endswith(SUFFIXES)]
     if not files:
         raise TaskError(f"{source}: no files of traces; expected {', '.join(SUFFIXES)}, or one of them with .gz")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -176,6 +177,11 @@ def change_words(text: str, rng: random.Random, share: float) -> str:
     for n in rng.sample(spots, max(1, int(len(words) * share))):
         words[n] = rng.choice(("quite", "such", "those", "simply", "indeed", "roughly", "exactly"))
     return (rng.choice(FILLERS) if rng.random() < 0.5 else "") + " ".join(words)
+
+
+def change_numbers(text: str, rng: random.Random) -> str:
+    """The text with other numbers."""
+    return re.sub(r"\d+", lambda _: str(rng.randint(3, 97)), text)
 
 
 def change_signs(text: str, rng: random.Random) -> str:

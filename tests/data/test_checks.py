@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from astune.clients.json_reply import read_reply
 from astune.config.judges import TaskJudgeConfig
 from astune.data.checks import _computes, judge_same, say_same
 from astune.data.expand import seeds_of
 from astune.data.made import Made
 from astune.data.near import Copies
+from astune.data.prompts import Proposals, Solution
 from astune.errors import ConfigError
 from astune.types import Episode, Task
 from tests.rows import each_row
@@ -29,6 +31,12 @@ from tests.rows import each_row
 )
 def test_answers_are_the_same_by_value_or_word_for_word(reference: str, answer: str, same: bool) -> None:
     assert say_same(reference, answer) is same
+
+
+def test_a_number_for_a_text_is_taken_as_models_write_it() -> None:
+    reply = '{"tasks": [{"question": "3 + 4?", "answer": 7}]}'
+    assert read_reply(reply, Proposals).tasks[0].answer == "7"
+    assert read_reply('{"answer": 7.5}', Solution).answer == "7.5"
 
 
 def anything(task: Task, episode: Episode) -> float:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from astune.cli import main
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TaskError
+from astune.testing import ScriptedChatServer
 from astune.traces.convert import TraceHarvest
 from astune.traces.record import ReadingRules
 from astune.traces.run import TraceJob, make_from_traces
@@ -146,6 +148,23 @@ def test_consent_by_a_flag_of_a_name_is_needed_where_it_is_asked_for(tmp_path: P
 def test_silence_counts_where_the_configuration_says_so(tmp_path: Path) -> None:
     found = harvest_of(tmp_path, said(ANSWER), follow={"signs": {"silence": 1}})
     assert [made.lineage["reward"] for made in found.kept] == [1.0]
+
+
+def test_a_dry_run_asks_no_model_and_says_how_often_a_run_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(said(ANSWER, user("Thanks!"), OTHER["messages"][1])) + "\n")
+    with ScriptedChatServer(['{"reason": "thanks", "vote": 1}'] * 6) as server:
+        follow = "astune.online.feedback.follow"
+        models = f"{follow}.llm.models=[{{base_url: '{server.base_url}', model: m}}]"
+        judged = [f"{follow}.judge=model", f"{follow}.llm.votes=3", f"{follow}.llm.agreeing=2", models]
+        command = ["data", "from-traces", str(file), "--out", str(tmp_path / "out.jsonl"), f"{follow}.llm.cache=null"]
+        assert main([*command, *judged, "--dry-run"]) == 0
+        assert server.requests == [] and [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
+        assert "up to 6 model calls" in " ".join(capsys.readouterr().out.split())
+        assert main([*command, *judged]) == 0
+        assert len(server.requests) == 6
 
 
 def test_answers_to_one_question_are_compared(tmp_path: Path) -> None:

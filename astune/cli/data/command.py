@@ -12,39 +12,60 @@ if TYPE_CHECKING:
     from astune.cli.suggesting_parser import Commands
 
 MODELS = """
-The models that write and check stand in the configuration; the next is asked where one fails:
+ten.jsonl       {{"query": "Of 20 lamps 6 are broken. How many burn?", "answer": "14"}}
+models.yaml
   astune:
     task_reader:
       augment:
         models: [{{base_url: https://api.openai.com/v1, model: gpt-4.1-mini, api_key_env: OPENAI_API_KEY,
                   prompt_price: 0.4, completion_price: 1.6}}]
-        max_cost: 2.0"""
-GOES_ON = "\nThe same command goes on where one was stopped. Exits with 1 if fewer tasks came."
+        max_cost: 2.0
+        checks: [code, agree]"""
 EXPAND_EXAMPLES = f"""\
-  {{program}} data expand --conf my_agent.yaml --target 200 --dry-run      how many calls, and what they cost
-  {{program}} data expand --conf my_agent.yaml --target 200 --out more.jsonl
-  {{program}} data expand --conf models.yaml --seeds ten.jsonl --held-out test.jsonl --target 200
+  {{program}} data expand --conf models.yaml --seeds ten.jsonl --target 200 --dry-run
+  {{program}} data expand --conf models.yaml --seeds ten.jsonl --held-out test.jsonl --target 200 --out more.jsonl
+  {{program}} data expand --conf my_agent.yaml --target 200 astune.task_reader.augment.writer=none
   {{program}} --conf my_agent.yaml astune.task_reader.augment.file=more.jsonl     train on both
 {MODELS}"""
 DOCUMENTS_EXAMPLES = f"""\
   {{program}} data from-documents manuals/ --conf models.yaml --target 200 --dry-run
   {{program}} data from-documents manuals/ --conf models.yaml --target 200 --out asked.jsonl
   {{program}} data from-documents report.pdf --conf models.yaml --target 20 astune.task_reader.augment.chunk_words=120
-
-asked.jsonl is to train on, asked.held_out.jsonl asks about documents that nothing else was made from.
-Reading PDF, Word, PowerPoint and HTML needs pip install 'astune[documents]'.
 {MODELS}"""
 TRACES_EXAMPLES = """\
-  {program} data from-traces spans/ --out traced.jsonl            OTLP JSON, as a collector's file exporter writes it
-  {program} data from-traces chats.jsonl --conf my_agent.yaml     nothing close to its held-out tasks
-  {program} data from-traces sqlite:///agentscope.db              AgentScope's agent service: sessions and messages
-  {program} data from-traces online.sqlite --dry-run              the store of ASTune's online service
-  {program} data from-traces chats.jsonl --consent user.agreed --ratings 1:10
-  {program} sft.yaml astune.trainer.examples=traced.examples.jsonl          with astune.algorithm.method sft
+  {program} data from-traces chats.jsonl.gz --conf my_agent.yaml --out traced.jsonl
+  {program} data from-traces spans/ --dry-run
+  {program} data from-traces sqlite:///agentscope.db --consent user.agreed
+  {program} data from-traces online.sqlite                 the store of ASTune's online service
+  {program} sft.yaml astune.trainer.examples=traced.examples.jsonl
 
-traced.jsonl            tasks; with a reference where users corrected or liked an answer, else for a rubric
-traced.pairs.jsonl      a better and a worse answer: dpo      traced.examples.jsonl   answers to imitate: sft
-traced.rewards.jsonl    answers, good or bad: kto             traced.dropped.jsonl    what was not taken, and why"""
+chats.jsonl     {{"messages": [{{"role": "user", "content": "2+2?"}},
+                              {{"role": "assistant", "content": "5", "thumb": "down", "correction": "4"}}]}}
+                {{"conversations": [{{"from": "human", "value": "Hi"}}, {{"from": "gpt", "value": "Hello"}}],
+                 "rating": 5, "consent": true}}"""
+GOES_ON = """
+The models of astune.task_reader.augment write and check: chat APIs, of which the next is asked where one
+fails, or `writer`: none (the configured model, loaded here) or a checkpoint. `checks` says what may prove an
+answer, the next where one cannot tell: code (a program in the sandbox), agree (independent solutions), agent
+(yours plays on the model `agent`). `policy` names the model to train: what it solves always or never goes;
+`quality` a rubric that all must pass. What is dropped is listed beside the file with its reason. The same
+command goes on where one was stopped. Exits with 1 if fewer tasks came."""
+EXPAND = f"""\
+Varies the training tasks: numbers, names, wording, difficulty, and new ones of their kind. Only what has a
+proved answer is kept; copies, and what is close to a held-out task, are not.{GOES_ON}"""
+DOCUMENTS = f"""\
+Asks about PDF, HTML, Word, PowerPoint, Markdown and text (pip install 'astune[documents]'): one fact, two
+passages together, a number computed from two, and what is not in them. The evidence stands in the document
+word for word, readers of it agree on the answer, and who has not read it does not know. asked.jsonl is to
+train on, asked.held_out.jsonl is about documents that nothing else is made from.{GOES_ON}"""
+TRACES = """\
+Makes of conversations with users traced.jsonl: tasks, with a reference where users corrected or liked an
+answer, else for a rubric; .pairs.jsonl for dpo, .examples.jsonl for sft, .rewards.jsonl for kto, and
+.dropped.jsonl: what was not taken, and why. Thumbs, ratings and corrections count; where there are none, what
+the user did next: asked again, complained, thanked, left. Reads chat logs, OTLP JSON as a collector writes
+it, AgentScope's agent service and the store of ASTune's online service. Personal data is masked before
+anything is written; the report says what is not found. Conversations whose user refused are left out. Asks
+no model, unless astune.online.feedback.follow.judge says so."""
 
 
 def add_data(commands: Commands) -> None:
@@ -53,9 +74,7 @@ def add_data(commands: Commands) -> None:
     expand = actions.add_parser(
         "expand",
         help="more tasks like the training tasks",
-        description="Varies the training tasks. Each new answer is computed by a program in a sandbox, or independent\n"
-        "solutions agree on it, or the agent plays and its judge says that it is right; what cannot be checked,\n"
-        "copies, and what is close to a held-out task are dropped and listed beside the file." + GOES_ON,
+        description=EXPAND,
         examples=EXPAND_EXAMPLES,
     )
     expand.add_argument("--seeds", type=Path, metavar="FILE", help="the tasks to vary, in the place of the configured")
@@ -63,10 +82,7 @@ def add_data(commands: Commands) -> None:
     documents = actions.add_parser(
         "from-documents",
         help="questions about documents",
-        description="Asks about PDF, HTML, Word, PowerPoint, Markdown and text: one fact, two passages together, a\n"
-        "number computed from two, and what is not in them. The evidence stands in the document word for word,\n"
-        "readers of it agree on the answer, and who has not read it does not know; else the question is\n"
-        "dropped and listed." + GOES_ON,
+        description=DOCUMENTS,
         examples=DOCUMENTS_EXAMPLES,
     )
     documents.add_argument("documents", type=Path, metavar="DOCUMENTS", help="a file, or a folder of files")
@@ -78,11 +94,7 @@ def _add_traces(actions: Commands) -> None:
     traces = actions.add_parser(
         "from-traces",
         help="what users did: ratings, corrections, what they said next",
-        description="Makes tasks, pairs, examples and rewards of conversations with users. Thumbs, ratings and\n"
-        "corrections count; where there are none, what the user did next: asked again, complained, thanked,\n"
-        "left. Mail addresses, phones, cards, keys and the like are masked before anything is written; the\n"
-        "report says what is not found. Conversations whose user refused are left out. Asks no model, unless\n"
-        "astune.online.feedback.follow.judge says so.",
+        description=TRACES,
         examples=TRACES_EXAMPLES,
     )
     traces.set_defaults(execute=_execute_traces)

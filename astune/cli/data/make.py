@@ -71,11 +71,14 @@ def show_kept(harvest: Harvest, console: Console) -> None:
 def make_of_traces(known: argparse.Namespace) -> int:
     rules = ReadingRules(_scale(known.ratings), known.consent, frozenset(known.evaluation))
     loaded = load_config(known.conf, known.overrides, for_run=False)
-    job = TraceJob(known.source, known.out, rules, known.held_out, known.unrated)
-    harvest = make_from_traces(job, loaded.config.astune)
+    job = TraceJob(known.source, known.out, rules, known.held_out, known.unrated, known.dry_run)
+    harvest, follow = make_from_traces(job, loaded.config.astune), loaded.config.astune.online.feedback.follow
     if not known.dry_run:
         harvest.save()
     _show_traces(harvest, written=not known.dry_run)
+    if known.dry_run and follow.judge not in (None, "rules"):
+        calls = harvest.followed * (follow.llm.votes if follow.judge == "model" else 1)
+        tell(f"judged by rules; {follow.judge}, which a run asks, takes up to {calls} model calls")
     return DONE
 
 
