@@ -47,7 +47,10 @@ PERSON_IDS = {
 """Ids with a check sum, by their module in python-stdnum, as people write them."""
 _UK_INSURANCE = r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D]"
 _OLD_CHINESE_ID = r"[1-9]\d{7}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])\d{3}"
-_MAIL = re.compile(r"[\w.+%-]+(?:@| ?[\[(]at[\])] ?)(?:[\w-]+\.)+[^\W\d_]{2,}", re.IGNORECASE)
+_IN_MAIL = r"A-Za-z0-9_\u00c0-\u024f\u0370-\u1fff.+%-"
+_MAIL = re.compile(
+    rf"(?<![{_IN_MAIL}])[{_IN_MAIL}]{{1,64}}(?:@| ?[\[(]at[\])] ?)(?:[\w-]{{1,63}}\.)+[^\W\d_]{{2,}}", re.IGNORECASE
+)
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}(?!\w)", re.IGNORECASE | re.ASCII)
 _CARD = re.compile(r"(?<![\d.-])(?:3[0-9]|4\d|5[0-8]|6\d|2[2-7])(?:[ -]?\d){11,17}(?![\d]|[.,]\d)")
 _ADDRESS = re.compile(
@@ -67,7 +70,8 @@ _ID = re.compile(
 _BIRTH = re.compile(
     r"(?i:\bborn(?: on)?|date of birth|\bd\.?o\.?b\b|birthday|geboren(?: am)?|geburtsdatum|\bnée?(?: le)?"
     rf"|date de naissance|nacid[oa](?: el)?|fecha de nacimiento|出生日期|出生于|生日){_FILLER}"
-    r"(?P<it>\d{1,4}(?:[./年-]|\. )\d{1,2}(?:[./月-]|\. )\d{1,4}日?|[A-Z][a-z]+ \d{1,2},? \d{4}|\d{1,2}\.? \w+ \d{4})"
+    r"(?P<it>(?:19|20)\d\d[./年-]\d{1,2}[./月-]\d{1,2}日?|\d{1,2}(?:[./-]|\. )\d{1,2}(?:[./-]|\. )(?:19|20)?\d\d\b"
+    r"|(?:[A-Z][a-z]+ \d{1,2},?|\d{1,2}\.? [^\W\d]+) (?:19|20)\d\d\b)"
 )
 _HOUSE = re.compile(
     r"\b\d{1,5}[A-Za-z]? (?:[A-Z][\w'-]*\.? ){1,3}(?:Street|Road|Avenue|Lane|Drive|Boulevard|Court|Square|Parkway"

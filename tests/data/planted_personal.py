@@ -56,6 +56,7 @@ CLEAN = (
     "commit 3f2a9c1 fixes #8125; see lines 1200-1240.",
     "A passport costs 9200 yen, an account number has 12 digits, and 12 clerks work on Main Street.",
     "He was born in 1999, walked 12 Miles, and 3 Way stations later 40 Road workers met him at 12:30:45.",
+    "Mozart was born on 27 January 1756 in Salzburg, geboren am 27.1.1756.",
     "小明从家到学校走了500米,沿着人民路走了3分钟,花了20元。",
     "还剩多少个苹果? 一共 120 个, 吃了 45 个。",
     "UPDATE t SET n = 100000 WHERE id = 20261127;",
