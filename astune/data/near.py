@@ -119,7 +119,7 @@ class Leaks:
                     self._limits[place] = LEAK_OF_KIND
 
     def _shares(self, text: frozenset[Words]) -> dict[int, float]:
-        """How much of each held-out question a text holds."""
+        """The share of each held-out question that a text holds."""
         shares: dict[int, float] = defaultdict(float)
         for feature in sorted(text):  # sums of floats depend on the order
             for place in self._owners.get(feature, ()):
