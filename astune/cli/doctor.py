@@ -6,10 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.support.chinese import said
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ def doctor(conf: Path | None, overrides: Sequence[str], backbone: str | None, as
 
     if conf is None:
         findings = check_machine()
-        tell(to_json(findings, "")) if as_json else show(findings, Console(), count_ready(findings))
+        told = [replace(finding, what=said(finding.what)) for finding in findings]
+        tell(to_json(findings, "")) if as_json else show(told, Console(), said(count_ready(findings)))
         return 1 if count(findings, "fail") else 0
     with redirect_stdout(sys.stderr):
         findings = run_checks(CheckedConfig(conf, overrides, backbone=backbone, offline=offline, backbones=BACKBONES))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from astune.cli import config, doctor, env, export, init, prompt, run, tinker_server, tools, view
-from astune.cli.chinese import translate, wants_chinese
+from astune.cli.chinese import translate
 from astune.cli.data import command as data
 from astune.cli.endings import MEANINGS
 from astune.cli.episodes import command as episodes
@@ -20,6 +20,7 @@ from astune.cli.judges import command as judges
 from astune.cli.online import command as online
 from astune.cli.suggesting_parser import ShowVersion, SuggestingParser, add_log_level
 from astune.cli.tasks import command as tasks
+from astune.support.chinese import wants_chinese
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
 

@@ -33,7 +33,7 @@ from astune.config.rules import (
 from astune.config.rules.models import config_of
 from astune.config.schema import Config
 from astune.config.section import LaidOver, Located, Section, merge
-from astune.config.source import Layer, Origin, Place, read_overrides, read_yaml
+from astune.config.source import Layer, Origin, Place, read_older_keys, read_overrides, read_yaml
 from astune.errors import ConfigError, nearest
 from astune.support.file_kinds import Kind, other_kind
 from astune.support.resources import default_config_dir
@@ -128,6 +128,8 @@ def load_config(
 
 def _stack_layers(conf: Path | None, layers: list[Layer]) -> _Stack:
     """The layers with those files below them that they ask for."""
+    for layer in layers:
+        read_older_keys(layer)
     stack = _Stack(conf, layers)
     overlay = default_config_dir() / f"{stack.get('astune.backbone')}.yaml"
     preset = default_config_dir() / "presets" / f"{stack.get('astune.algorithm.preset')}.yaml"

@@ -5,8 +5,9 @@ YAML has the scalars of version 1.2: `1e-6` is a number; `off`, `no` and `2024-0
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, Literal
 import yaml
 
 from astune.errors import ConfigError, nearest
+
+logger = logging.getLogger(__name__)
 
 SCALARS = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -84,6 +87,53 @@ class Layer:
             tree = tree[section]
         tree[name] = value
         self.places.update((inside, place) for inside in _keys(value, key))
+
+    def take(self, key: str) -> tuple[Any, Place | None]:
+        """Take out a dotted key, and give its value and place; None as its place says that it is not there."""
+        *sections, name = key.split(".")
+        tree: Any = self.values
+        for section in sections:
+            tree = tree.get(section) if isinstance(tree, dict) else None
+        if not isinstance(tree, dict) or name not in tree:
+            return None, None
+        return tree.pop(name), self.places.pop(key)
+
+
+@dataclass(frozen=True)
+class OlderKey:
+    """What became of a key that an earlier version had: the key that has its meaning now and what its value is there,
+    or why nothing has it."""
+
+    now: str | None
+    why: str = ""
+    read: Callable[[Any], Any] = lambda value: value
+
+
+OF_THE_MODEL = "the price stands with the model that plays, in astune.model.path"
+OLDER_KEYS: Mapping[str, OlderKey] = {
+    "astune.monitor.tensorboard": OlderKey("astune.monitor.trackers", read=lambda on: ["tensorboard"] if on else []),
+    "astune.prompts.prompt_price": OlderKey(None, OF_THE_MODEL),
+    "astune.prompts.completion_price": OlderKey(None, OF_THE_MODEL),
+    "astune.rubrics.proposals": OlderKey(None, "three criteria are proposed at a time"),
+    "astune.rubrics.dev_share": OlderKey(None, "a quarter of the examples is for selection"),
+    "astune.rubrics.test_share": OlderKey(None, "a quarter of the examples is for the report"),
+}
+"""Every key that was ever renamed or taken out."""
+
+
+def read_older_keys(layer: Layer) -> None:
+    """Put what stands at keys of earlier versions where it belongs now, with a note for each."""
+    for key, older in OLDER_KEYS.items():
+        value, place = layer.take(key)
+        if place is None:
+            continue
+        if older.now is None:
+            logger.warning("%s: %s is no key any more, and is not read: %s", place, key, older.why)
+        elif older.now in layer.places:
+            logger.warning("%s: %s is not read, as %s, its newer name, is there too", place, key, older.now)
+        else:
+            layer.put(older.now, older.read(value), place)
+            logger.warning("%s: %s is now %s, and is read as %r", place, key, older.now, older.read(value))
 
 
 def _keys(value: Any, key: str) -> Iterator[str]:

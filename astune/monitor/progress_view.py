@@ -26,6 +26,7 @@ from astune.monitor.summary import (
     show_stage,
     show_tools,
 )
+from astune.support.chinese import said
 from astune.support.terminal import Text, make_table
 from astune.types import Episode, RunReport, StopReason
 
@@ -201,45 +202,49 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     summary = report.summary
     seconds = summary["seconds"]
     total = sum(seconds.values())
-    lines = [f"{_HEADLINE[report.status]} after {report.steps} steps, {show_seconds(total)}"]
+    lines = [said(f"{_HEADLINE[report.status]} after {report.steps} steps, {show_seconds(total)}")]
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
     for number, stage in enumerate(summary.get("stages", ()), start=1):
-        facts.add_row(f"stage {number}", show_stage(stage))
-    facts.add_row("episodes", Text.from_markup(_episode_facts(summary)))
+        _add_fact(facts, f"stage {number}", show_stage(stage))
+    _add_fact(facts, "episodes", Text.from_markup(said(_episode_facts(summary))))
     for cause, count in causes:
-        facts.add_row("failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))
+        _add_fact(facts, "failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))
     for name, value in receipt_lines(summary["receipt"]):
-        facts.add_row(name, value)
+        _add_fact(facts, name, value)
     shares = [
         f"{name} {show_seconds(value)} ({100 * value / total:.0f} %)" for name, value in seconds.items() if value > 0
     ]
-    facts.add_row("time", ", ".join(shares))
+    _add_fact(facts, "time", ", ".join(shares))
     if summary["judging"]:
-        facts.add_row("judging", show_judging(summary["judging"]))
+        _add_fact(facts, "judging", show_judging(summary["judging"]))
     if summary["updates_skipped"]:
         text = f"{summary['updates_skipped']} updates: the loss was NaN or infinite"
-        facts.add_row("skipped", Text(text, "yellow"))
+        _add_fact(facts, "skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
-        facts.add_row("signal", Text.from_markup(_signal(summary["groups"])))
+        _add_fact(facts, "signal", Text.from_markup(said(_signal(summary["groups"]))))
     if failed_tools := show_tools(summary["tools"]):
-        facts.add_row("tools", Text(failed_tools, "yellow"))
+        _add_fact(facts, "tools", Text(said(failed_tools), "yellow"))
     if summary["blocked"]:
         lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
-        facts.add_row("blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
+        _add_fact(facts, "blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
     if "best_checkpoint" in summary:
-        facts.add_row("best", show_best(summary["best_checkpoint"]))
+        _add_fact(facts, "best", show_best(summary["best_checkpoint"]))
     for name, best in summary.get("best_of_models", {}).items():
-        facts.add_row(f"best {name}", show_best(best))
+        _add_fact(facts, f"best {name}", show_best(best))
     if summary["idle_steps"]:
-        facts.add_row("idle", Text(show_idle(summary), "yellow"))
+        _add_fact(facts, "idle", Text(show_idle(summary), "yellow"))
     if summary["nothing_learned"]:
-        facts.add_row("nothing learned", Text(summary["nothing_learned"], "bold yellow"))
+        _add_fact(facts, "nothing learned", Text(summary["nothing_learned"], "bold yellow"))
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
         parts += [_make_held_out_table(summary["held_out"]), ""]
     return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts), facts)
+
+
+def _add_fact(facts: Table, name: str, value: RenderableType) -> None:
+    facts.add_row(said(name), said(value) if isinstance(value, str) else value)
 
 
 def _episode_facts(summary: Mapping[str, Any]) -> str:
@@ -287,15 +292,16 @@ def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
 
 
 def _make_held_out_table(held_out: Mapping[str, Any]) -> Table:
-    table = make_table("held-out", "before", "after", "best", "tasks", left=("held-out",))
+    first_column, *others = map(said, ("held-out", "before", "after", "best", "tasks"))
+    table = make_table(first_column, *others, left=(first_column,))
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _show_point(row, first) if first and first["step"] == 0 else "-"
         after = Text(_show_with_interval(row, last), "bold") if last and last["step"] > 0 else "-"
-        at = f" step {best['step']}" if best else ""
+        at = said(f" step {best['step']}") if best else ""
         tasks = next((f"{point['tasks']:,.0f}" for point in (last, first) if point and "tasks" in point), "-")
         best_shown = Text.assemble(_show_point(row, best), (at, "dim"))
-        table.add_row(f"{row['figure']}, {decoding}", before, after, best_shown, tasks)
+        table.add_row(said(f"{row['figure']}, {decoding}"), before, after, best_shown, tasks)
     return table
 
 

@@ -13,6 +13,8 @@ import logging
 import socket
 from collections.abc import Callable, Iterable
 
+import anyio
+
 logger = logging.getLogger(__name__)
 
 PORT = 3128
@@ -62,7 +64,7 @@ class Door:
         assert task is not None
         self._open.add(task)
         try:
-            async with asyncio.timeout(SECONDS):
+            with anyio.fail_after(SECONDS):
                 answer, there = await self._connect(await reader.readuntil(b"\r\n\r\n"))
             writer.write(f"HTTP/1.1 {answer}\r\n\r\n".encode())
             await writer.drain()

@@ -1,13 +1,20 @@
-"""`--help` in Chinese: every text has its words, and the locale decides."""
+"""`--help` and the first messages in Chinese: every text has its words, and the locale decides."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import astune
+from astune.cli import main
 from astune.cli.chinese import HEADINGS, WORDS, commands_of, list_helped
 from astune.cli.parse import make_parser, parse
+from astune.support.chinese import MESSAGES
 
 
 def english(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -28,3 +35,48 @@ def test_the_locale_decides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         parse(["doctor", "--help"], "astune")
     shown = capsys.readouterr().out
     assert "选项" in shown and "打印 JSON" in shown and "astune doctor --conf my_agent.yaml" in shown
+
+
+MISTAKES = (
+    "run",
+    "doctor --cnf x",
+    "trian",
+    "agent.yaml",
+    "--conf nothing.yaml",
+    "--conf nowhere/agent.yaml",
+    "--conf .",
+    "--conf empty.yaml",
+    "--conf not.yaml",
+    "demo astune.trainer.total_step=1 astune.trainer.total_steps=no",
+    "init old",
+    "init new --tasks nothing.jsonl",
+    "init --from mth",
+    "view nothing",
+)
+NAMES_ALONE = re.compile(r"  (cd|python|astune) |ok    \w+ +\w+ \d|ok    version| +fix ")
+
+
+def test_what_a_newcomer_sees_first_is_chinese(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    monkeypatch.delenv("LC_ALL", raising=False)
+    (tmp_path / "old").mkdir()
+    Path("empty.yaml").touch()
+    Path("not.yaml").write_text("astune: {")
+    for typed in ("init my_agent", "init --from math_agent", "doctor", *MISTAKES):
+        with contextlib.suppress(SystemExit):
+            main(typed.split())
+        out, err = capsys.readouterr()
+        told = out + err.partition("error: ")[2] if "usage:" in err else out + err
+        lines = [line for line in told.splitlines() if not NAMES_ALONE.match(line)]
+        assert lines and all(re.search("[\u4e00-\u9fff]", line) for line in lines), (typed, lines)
+
+
+def test_the_messages_that_have_chinese_words_are_there() -> None:
+    files = [*Path(astune.__file__).parent.rglob("*.py"), Path(argparse.__file__)]
+    sources = "".join(path.read_text("utf-8") for path in files)
+    for original in json.loads(MESSAGES.read_text("utf-8")):
+        for part in re.findall(r"\w[\w ]{3,}\w", original):
+            assert part in sources, original

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from astune.backbone.base import check_keys
 from astune.backbone.debug import DebugBackbone
 from astune.backbone.local.engine import LocalBackbone
-from astune.config.keys import LEAVES
+from astune.config.keys import FIELDS, LEAVES
 from astune.config.load import LoadedConfig, Origin, load_config
 from astune.config.render import annotate, save_config
 from astune.config.schema import Config
+from astune.config.source import OLDER_KEYS
 from astune.errors import ConfigError
 from tests.rows import each_row
 
@@ -40,6 +41,27 @@ def test_values_come_from_defaults_then_file_then_command_line(tmp_path: Path) -
     assert loaded.origins["astune.seed"] == Origin(tmp_path / "job.yaml", 7)
     assert loaded.origins["astune.trainer.total_steps"] == "command line"
     assert loaded.origins["astune.trainer.tasks_per_step"] == "default"
+
+
+def test_keys_of_earlier_versions_are_read_with_a_note_for_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not {*OLDER_KEYS} & {*FIELDS}
+    prompts = "  prompts: {prompt_price: 1, completion_price: 2}\n"
+    rubrics = "  rubrics: {proposals: 4, dev_share: 0.2, test_share: 0.2}\n"
+    loaded = load(tmp_path, f"  monitor: {{tensorboard: false}}\n{prompts}{rubrics}")
+    assert loaded.config.astune.monitor.trackers == ()
+    assert loaded.origins["astune.monitor.trackers"] == Origin(tmp_path / "job.yaml", 7)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(OLDER_KEYS)
+    assert told[0] == (
+        f"{tmp_path / 'job.yaml'}:7: astune.monitor.tensorboard is now astune.monitor.trackers, and is read as []"
+    )
+    assert "astune.rubrics.proposals is no key any more, and is not read: three criteria" in told[3]
+
+    loaded = load(tmp_path, "", "astune.monitor.tensorboard=true", "astune.monitor.trackers=[wandb]")
+    assert loaded.config.astune.monitor.trackers == ("wandb",)
+    assert "is not read, as astune.monitor.trackers, its newer name, is there too" in caplog.records[-1].getMessage()
 
 
 def test_the_keys_of_another_program_keep_their_places(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_packages_that_are_missing_or_old(run_doctor: RunDoctor, monkeypatch: py
     monkeypatch.setattr(packages, "version_of", versions.get)
     pytest.importorskip("torch")
     old, missing = problems(run_doctor({"backbone": "local"}))
-    assert "transformers 4.57.1 is too old: 5.23 is the oldest that works" in old.what
+    assert "transformers 4.57.1 is too old: 5.20 is the oldest that works" in old.what
     assert "safetensors is not installed" in missing.what
     assert old.fix == missing.fix == 'pip install "astune[local]"'
 

@@ -230,3 +230,18 @@ def test_the_table_says_which_tools_failed_and_what_blocked(screen, run_dir):
         progress.run_finished(RunReport(run_dir.path, 1, "completed", summarize(rows)))
     shown = text_of(screen)
     assert "40 of 40 calls of search failed" in shown and "agent.py:12 7 s" in shown and "agent.py:9" not in shown
+
+
+def test_what_a_run_shows_is_chinese_where_the_locale_asks_for_it(screen, make_config, run_dir, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    figures = {"success": 0.4, "success_low": 0.3, "success_high": 0.5, "tasks": 9.0, "attempts": 9.0, "unjudged": 0.0}
+    metrics = [{"step": 0, **{f"eval/greedy/{name}": value for name, value in figures.items()}}, {"step": 1, **STEP}]
+    with Progress("plain", screen) as progress:
+        progress.run_started(make_config(), run_dir, total_steps=4)
+        progress.evaluation_done(0, "greedy", {**figures, "seconds": 9.0})
+        progress.step_done(1, STEP)
+        progress.run_finished(RunReport(Path("runs/x"), 1, "completed", summarize(metrics)))
+    shown = text_of(screen)
+    told = ("第 1/4 步  奖励 0.250  成功率  25.0 %", "1 个失败", "还需 5:00", "留出任务 第 0 步", "(30.0 至 50.0 %)")
+    for words in (*told, "1 步", "贪心   40.0 %", "4 组中有 3 组可学"):
+        assert words in shown

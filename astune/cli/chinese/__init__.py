@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 WORDS = Path(__file__).with_name("help.json")
 HEADINGS = ("examples:", "exit codes:")
-
-
-def wants_chinese(environment: Mapping[str, str]) -> bool:
-    """Say if help is to be in Chinese: the first that is set of LC_ALL, LC_MESSAGES and LANG decides.
-
-    >>> wants_chinese({"LANG": "zh_CN.UTF-8"}), wants_chinese({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"})
-    (True, False)
-    """
-    names = ("LC_ALL", "LC_MESSAGES", "LANG")
-    return next((environment[name] for name in names if environment.get(name)), "").startswith("zh")
 
 
 def translate(parser: argparse.ArgumentParser) -> None:

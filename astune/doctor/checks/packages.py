@@ -18,7 +18,7 @@ from astune.support.user_code import imports_of, source_of
 
 PYTHON = ((3, 10), (3, 14))
 """The first version that works and the first that was not tried."""
-LOCAL = {"torch": "2.6", "transformers": "5.23", "safetensors": "0.5", "numpy": "1.26"}
+LOCAL = {"torch": "2.6", "transformers": "5.20", "safetensors": "0.5", "numpy": "1.26"}
 """Least versions of what `--backbone=local` needs; tests compare them with pyproject.toml."""
 LORA = "0.21"
 """The least version of peft, likewise."""

@@ -102,17 +102,17 @@ def _read_text(path: Path) -> str:
 def _read_node(loader: Loader, node: yaml.Node, loc: Loc, lines: dict[Loc, int], path: Path) -> Any:
     """The value of a node; notes the lines of all inside. Raises `ConfigError` for a key that stands twice."""
     if isinstance(node, yaml.SequenceNode):
-        for i, item in enumerate(node.value):
-            lines[(*loc, i)] = item.start_mark.line + 1
+        lines.update({(*loc, i): item.start_mark.line + 1 for i, item in enumerate(node.value)})
         return [_read_node(loader, item, (*loc, i), lines, path) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
         return loader.construct_object(node, deep=True)
     values: dict[str, Any] = {}
     for name, inner in node.value:
         key, line = str(name.value), name.start_mark.line + 1
+        place = (*loc, key)
         if key in values:
-            raise ConfigError(f"{path}:{line}: {key}: stands twice, first in line {lines[(*loc, key)]}")
-        lines[(*loc, key)] = line
+            raise ConfigError(f"{path}:{line}: {key}: stands twice, first in line {lines[place]}")
+        lines[place] = line
         values[key] = _read_node(loader, inner, (*loc, key), lines, path)
     return values
 
