@@ -48,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := pip==26.3
 MINUTES ?= 5
 
-.PHONY: demo online-demo attack environments test test-openenv test-npm test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs site test-site test-lowest release bench gpu-wheels gpu-check lock clean test-histories
+.PHONY: demo online-demo attack environments test test-openenv test-npm test-agentscope1 test-clients test-newest test-upgrades test-trinity test-release test-verl test-vllm test-trackers check format docs site test-site test-lowest test-pythons release bench gpu-wheels gpu-check lock clean test-histories
 
 demo: $(VENV)/.done
 	$(BIN)/astune demo
@@ -88,6 +88,10 @@ test-lowest:
 	uv pip install $(UV_ARGS) --python $(VENVL)/bin/python --resolution lowest-direct \
 		--editable ".[agentscope2,online,environments,telemetry]" "hypothesis>=6.100" "numpy>=1.26" "pytest>=9" "pytest-asyncio>=1.2"
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(VENVL)/bin/python -m pytest -o filterwarnings=default tests/store tests/gateway $(PYTEST_ARGS)
+
+# The wheel and the sdist with each Python from 3.10 to 3.13 that uv finds or fetches; not in CI.
+test-pythons: $(VENV)/.done
+	$(BIN)/python -m scripts.try_pythons --uv-args="$(UV_ARGS)"
 
 # Wheel and sdist, checked in an empty environment, and a tag; nothing is uploaded.
 release: $(VENV)/.done

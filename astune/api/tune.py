@@ -16,7 +16,7 @@ from astune.config.rules.method import rules_of
 from astune.errors import AstuneError, PluginError
 from astune.monitor.run_dir import RunDir
 from astune.plugins import load_plugin
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger
 from astune.support.visible import mute, tell
 from astune.task_judge import BUILTIN_JUDGES
@@ -74,7 +74,7 @@ def run_loaded(loaded: LoadedConfig, again: str, anew: str) -> RunReport:
     ignored = check_keys(chosen, loaded)
     if ignored:
         unused = f"not used by {chosen.name}: {', '.join(ignored)}"
-        tell(said(unused))
+        tell(localize(unused))
         log.info("%s", unused)
     refuse_problems(chosen, loaded)
     loaded = with_made_tasks(loaded)
@@ -117,7 +117,7 @@ def _check_before_loading(loaded: LoadedConfig) -> None:
             raise type(error)(f"stage {number}: {error}") from error
     if not loaded.stages:
         check_input(config)
-    tell(said(f"loading the {config.backbone} backbone and the model {config.model.path} ..."))
+    tell(localize(f"loading the {config.backbone} backbone and the model {config.model.path} ..."))
     sys.stdout.flush()
 
 
@@ -126,17 +126,17 @@ def _tell(result: RunReport, started_in: Path, again: str, anew: str) -> None:
     lines = list(_places(result.run_dir, started_in)) if result.run_dir.is_dir() else []
     try:
         for line in lines:
-            tell(said(line))
+            tell(localize(line))
         sys.stdout.flush()
         if result.status == "learned_nothing":
             why = f"nothing was learned: {result.summary['nothing_learned']}"
             log.warning("%s", why)
-            tell(said(why), file=sys.stderr)
+            tell(localize(why), file=sys.stderr)
         if result.status == "interrupted":
-            tell(said(f"interrupted{_hint(result, again, anew) if again else ''}"), file=sys.stderr)
+            tell(localize(f"interrupted{_hint(result, again, anew) if again else ''}"), file=sys.stderr)
         checkpoint = RunDir(result.run_dir).latest_checkpoint()
         if result.status == "failed" and again and checkpoint is not None:
-            tell(said(f"failed; the last checkpoint is {checkpoint.name}; to go on:\n  {again}"), file=sys.stderr)
+            tell(localize(f"failed; the last checkpoint is {checkpoint.name}; to go on:\n  {again}"), file=sys.stderr)
     except OSError:  # the terminal was closed
         mute()
 

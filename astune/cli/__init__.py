@@ -26,7 +26,7 @@ from astune.errors import (
     TaskError,
     name_error,
 )
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.concurrency import outside_loop
 from astune.support.run_log import command_log, file_logger
 from astune.support.signals import signals_as_ctrl_c
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None, program: str = "astune") -> int:
     with outside_loop():
         code, problem = _end_of(partial(_run, arguments, program), program)
     if problem:
-        tell(said(problem), file=sys.stderr)
+        tell(localize(problem), file=sys.stderr)
     return code
 
 
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str], program: str) -> int:
     with command_log(log_level):
         code, problem = _end_of(command, program)
         if problem:
-            tell(said(problem), file=sys.stderr)
+            tell(localize(problem), file=sys.stderr)
             log.error("%s", problem)
         log.info("exit code %d", code)
         return code

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import add_conf, add_overrides
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def doctor(conf: Path | None, overrides: Sequence[str], backbone: str | None, as
 
     if conf is None:
         findings = check_machine()
-        told = [replace(finding, what=said(finding.what)) for finding in findings]
-        tell(to_json(findings, "")) if as_json else show(told, Console(), said(count_ready(findings)))
+        told = [replace(finding, what=localize(finding.what)) for finding in findings]
+        tell(to_json(findings, "")) if as_json else show(told, Console(), localize(count_ready(findings)))
         return 1 if count(findings, "fail") else 0
     with redirect_stdout(sys.stderr):
         findings = run_checks(CheckedConfig(conf, overrides, backbone=backbone, offline=offline, backbones=BACKBONES))

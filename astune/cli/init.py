@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from astune.cli.find_agent import find_agent
 from astune.errors import ConfigError, nearest
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.resources import default_config_dir, skills_dir, tutorial_dir
 from astune.support.visible import tell
 
@@ -70,7 +70,7 @@ def _execute(known: argparse.Namespace) -> int:
 
 
 def _ask(question: str) -> str | None:
-    tell(said(f"{question}: "), end="")
+    tell(localize(f"{question}: "), end="")
     sys.stdout.flush()
     return sys.stdin.readline().strip() or None
 
@@ -120,7 +120,7 @@ def write_folder(
                 (half / name).unlink()
 
     _write_beside(folder, fill)
-    tell(said(f"wrote {folder}; next:\n  cd {folder}\n  python check.py\n  astune --conf agent.yaml"))
+    tell(localize(f"wrote {folder}; next:\n  cd {folder}\n  python check.py\n  astune --conf agent.yaml"))
     return 0
 
 
@@ -139,7 +139,7 @@ def copy_tutorial(name: str, folder: Path) -> int:
         shutil.copy(default_config_dir() / "schema.json", half)
 
     _write_beside(folder, fill)
-    tell(said(f"wrote {folder}; read {folder / name / 'README.md'} first"))
+    tell(localize(f"wrote {folder}; read {folder / name / 'README.md'} first"))
     return 0
 
 

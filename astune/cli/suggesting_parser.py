@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astune.errors import nearest
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class SuggestingParser(argparse.ArgumentParser):
         return known, rest
 
     def error(self, message: str) -> Any:
-        super().error(said(self._meant(message)))
+        super().error(localize(self._meant(message)))
 
     def _meant(self, message: str) -> str:
         if self._commands is not None and self._typed and "invalid choice" in message:

@@ -29,7 +29,7 @@ from astune.monitor.progress_view import RunState, evaluation_facts, final_table
 from astune.monitor.run_dir import RunDir
 from astune.monitor.summary import show_figure
 from astune.monitor.tool_failures import MANY_CALLS, ToolFailures
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger
 from astune.support.terminal import Console, Text
 from astune.types import Episode, RunReport
@@ -72,7 +72,7 @@ class Progress:
         self._state.total_steps = total_steps
         facts = f" · {settings.backbone} backbone · model {settings.model.path}"
         facts += f" · {total_steps} steps" if total_steps else ""
-        self._print(Text.assemble((settings.project_name, "bold"), said(facts)))
+        self._print(Text.assemble((settings.project_name, "bold"), localize(facts)))
         self._print(Text(str(run_dir.path), "dim"))
         log.info("%s%s", settings.project_name, facts)
         if self._mode == "bar":
@@ -101,13 +101,13 @@ class Progress:
         self._warn(self.tools.add(episode))
         self._calls_unread(episode)
         if time.monotonic() - self._last_line > QUIET_SECONDS:
-            self._print_line(Text(said(self._state.phase.line()), "dim"))
+            self._print_line(Text(localize(self._state.phase.line()), "dim"))
 
     def step_done(self, step: int, metrics: Mapping[str, float]) -> None:
         self._state.finish_step(step, metrics)
         line = step_line(self._state, metrics)
         log.info("%s", Text.from_markup(line).plain)
-        self._print_line(Text.from_markup(said(line)))
+        self._print_line(Text.from_markup(localize(line)))
         self._warn(self.tools.end_phase())
 
     def evaluation_done(self, step: int, name: str, metrics: Mapping[str, float]) -> None:
@@ -117,7 +117,13 @@ class Progress:
         value = show_figure(figure, values[figure]) if figure in values else "of nothing: no episode was judged"
         rest = "".join(f"  {part}" for part in evaluation_facts(figure, values))
         where = f" at step {step:<4} {name:<8} {figure} "
-        shown = (said("held-out"), "cyan"), said(where.rstrip()), " ", (said(value), "bold"), (said(rest), "dim")
+        shown = (
+            (localize("held-out"), "cyan"),
+            localize(where.rstrip()),
+            " ",
+            (localize(value), "bold"),
+            (localize(rest), "dim"),
+        )
         self._print(Text.assemble(*shown))
         log.info("held-out%s%s%s", where, value, rest)
         self._warn(self.tools.end_phase(name))

@@ -26,7 +26,7 @@ from astune.monitor.summary import (
     show_stage,
     show_tools,
 )
-from astune.support.chinese import said
+from astune.support.chinese import localize
 from astune.support.terminal import Text, make_table
 from astune.types import Episode, RunReport, StopReason
 
@@ -202,13 +202,13 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     summary = report.summary
     seconds = summary["seconds"]
     total = sum(seconds.values())
-    lines = [said(f"{_HEADLINE[report.status]} after {report.steps} steps, {show_seconds(total)}")]
+    lines = [localize(f"{_HEADLINE[report.status]} after {report.steps} steps, {show_seconds(total)}")]
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
     for number, stage in enumerate(summary.get("stages", ()), start=1):
         _add_fact(facts, f"stage {number}", show_stage(stage))
-    _add_fact(facts, "episodes", Text.from_markup(said(_episode_facts(summary))))
+    _add_fact(facts, "episodes", Text.from_markup(localize(_episode_facts(summary))))
     for cause, count in causes:
         _add_fact(facts, "failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))
     for name, value in receipt_lines(summary["receipt"]):
@@ -223,9 +223,9 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         text = f"{summary['updates_skipped']} updates: the loss was NaN or infinite"
         _add_fact(facts, "skipped", Text(text, "yellow"))
     if any(summary["groups"].values()):
-        _add_fact(facts, "signal", Text.from_markup(said(_signal(summary["groups"]))))
+        _add_fact(facts, "signal", Text.from_markup(localize(_signal(summary["groups"]))))
     if failed_tools := show_tools(summary["tools"]):
-        _add_fact(facts, "tools", Text(said(failed_tools), "yellow"))
+        _add_fact(facts, "tools", Text(localize(failed_tools), "yellow"))
     if summary["blocked"]:
         lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
         _add_fact(facts, "blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
@@ -244,7 +244,7 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
 
 
 def _add_fact(facts: Table, name: str, value: RenderableType) -> None:
-    facts.add_row(said(name), said(value) if isinstance(value, str) else value)
+    facts.add_row(localize(name), localize(value) if isinstance(value, str) else value)
 
 
 def _episode_facts(summary: Mapping[str, Any]) -> str:
@@ -292,16 +292,16 @@ def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
 
 
 def _make_held_out_table(held_out: Mapping[str, Any]) -> Table:
-    first_column, *others = map(said, ("held-out", "before", "after", "best", "tasks"))
+    first_column, *others = map(localize, ("held-out", "before", "after", "best", "tasks"))
     table = make_table(first_column, *others, left=(first_column,))
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _show_point(row, first) if first and first["step"] == 0 else "-"
         after = Text(_show_with_interval(row, last), "bold") if last and last["step"] > 0 else "-"
-        at = said(f" step {best['step']}") if best else ""
+        at = localize(f" step {best['step']}") if best else ""
         tasks = next((f"{point['tasks']:,.0f}" for point in (last, first) if point and "tasks" in point), "-")
         best_shown = Text.assemble(_show_point(row, best), (at, "dim"))
-        table.add_row(said(f"{row['figure']}, {decoding}"), before, after, best_shown, tasks)
+        table.add_row(localize(f"{row['figure']}, {decoding}"), before, after, best_shown, tasks)
     return table
 
 

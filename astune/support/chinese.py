@@ -25,7 +25,7 @@ def wants_chinese(environment: Mapping[str, str]) -> bool:
     return next((environment[name] for name in names if environment.get(name)), "").startswith("zh")
 
 
-def said(text: str) -> str:
+def localize(text: str) -> str:
     """`text` in the user's language; a piece that has no Chinese words stays English."""
     return "".join(map(_say_piece, PIECES.split(text))) if wants_chinese(os.environ) else text
 
