@@ -278,6 +278,8 @@ def test_each_model_may_keep_its_own_best(tmp_path: Path, capsys: pytest.Capture
         "astune.task_reader.on_overlap=warn",
         "astune.trainer.keep_checkpoints=1",
         "astune.trainer.total_steps=2",
+        "astune.trainer.tasks_per_step=1",
+        "astune.rollout.num_repeat=2",
     ]
     for name, figure in BEST.items():
         settings.append(f"astune.models.{name}.trainer.keep_best={figure}")
