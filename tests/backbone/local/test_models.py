@@ -60,7 +60,7 @@ def write_village(folder: Path, **sections: Any) -> Path:
         "task_reader": {"jsonl": {"training": {"file_path": "train.jsonl"}}},
         "rollout": {
             "agentscope_learn_protocol": f"{AGENTS}:Village",
-            "num_repeat": 3,
+            "num_repeat": 2,
             "max_tokens": 6,
             "agents": {"wolf_*": "wolf", "villager_*": "ghost", "elder": "past"},
         },
@@ -163,17 +163,17 @@ def test_an_agent_is_paid_by_attempts_that_are_played_again(straight: tuple[RunR
         {record.episode.episode_id: record.episode for record in read_episodes(report.run_dir / "episodes" / name)}
         for name in ("train.jsonl", "redrawn.jsonl")
     )
-    assert redrawn.keys() == {f"{name}~wolf_1" for name in played} and len(played) == 18
+    assert redrawn.keys() == {f"{name}~wolf_1" for name in played} and len(played) == 12
     for name, episode in played.items():
         again = redrawn[f"{name}~wolf_1"]
         assert episode.metrics["redrawn/wolf_1"] == again.reward
         assert episode.turns[0].prompt_ids == again.turns[0].prompt_ids
         assert [turn.model for turn in episode.turns] == [turn.model for turn in again.turns]
     assert (
-        sum(tuple(e.turns[0].output_ids) != redrawn[f"{n}~wolf_1"].turns[0].output_ids for n, e in played.items()) > 9
+        sum(tuple(e.turns[0].output_ids) != redrawn[f"{n}~wolf_1"].turns[0].output_ids for n, e in played.items()) > 6
     )
     for row in timeless(report):
-        assert row["redrawn/episodes"] == 6 and row["redrawn/tokens"] > 0
+        assert row["redrawn/episodes"] == 4 and row["redrawn/tokens"] > 0
         assert "tokens/dropped_not_replayed" not in row
 
 
@@ -183,9 +183,9 @@ def test_a_page_compares_each_model_with_itself(straight: tuple[RunReport, Path,
     estimator = Estimator.of({"astune.algorithm.advantage": "dr_grpo", "astune.models.wolf.frozen": False})
     shown = credit_step(step, estimator)
     for model in ("wolf", "villager"):
-        samples, _ = to_samples(list_own([Group(step[0].task, tuple(step[:3]))], model), estimator.advantage)
+        samples, _ = to_samples(list_own([Group(step[0].task, tuple(step[:2]))], model), estimator.advantage)
         rows = {sample.episode_id: sample.advantages for sample in samples}
-        for episode, credit in zip(step[:3], shown, strict=False):
+        for episode, credit in zip(step[:2], shown, strict=False):
             lines = zip(episode.timelines, credit.advantages or (), strict=True)
             own = [row for line, row in lines if episode.turns[line.spans[0].turn].model == model]
             assert not rows or [tuple(row) for row in own] == [rows[episode.episode_id]]
