@@ -22,9 +22,17 @@ async def make_tuner(chat_format):
     """`make_tuner(answers)` gives (tuner, tracker, policy); the tuners are closed after the test."""
     tuners = []
 
-    def make(answers, *, max_turns=20, context_length=4096, max_tokens=256, chat_format=chat_format):
+    def make(
+        answers,
+        *,
+        max_turns=20,
+        context_length=4096,
+        max_tokens=256,
+        chat_format=chat_format,
+        kind=ContextTracker,
+    ):
         policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
-        tracker = ContextTracker(policy, chat_format, Sampling(max_tokens), max_turns=max_turns, seed=1)
+        tracker = kind(policy, chat_format, Sampling(max_tokens), max_turns=max_turns, seed=1)
         tuners.append(Tuner(TASK, "test/t1/0", tracker, chat_format, context_length))
         return tuners[-1], tracker, policy
 

@@ -15,9 +15,15 @@ import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where there is no GPU the first row of each test shows that it is sound; all are run before a release."""
+    seen = set()
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+            name = item.nodeid.partition("[")[0]
+            if name in seen and not torch.cuda.is_available():
+                item.add_marker(pytest.mark.release)
+            seen.add(name)
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def test_an_installed_astune_finds_its_own_files(installed: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.release  # in CI what it needs is in the wheel and found; `make release` trains from the wheel as well
 def test_an_installed_astune_runs_the_demo_task(installed: Path) -> None:
     shown = astune(installed, "demo", "--backbone=debug")
     assert "report  runs/math_agent/demo-debug/report.html" in shown

@@ -382,6 +382,7 @@ def test_a_setup_that_fails_ends_the_run_and_says_why(tmp_path: Path) -> None:
     assert {word for words in calls(tmp_path) for word in words} == {"setup"}
 
 
+@pytest.mark.release  # in CI: test_preflight
 @pytest.mark.fault("What a run says", "no Ray cluster answers", "an error with the address before a run folder is made")
 def test_a_run_that_cannot_begin_says_why_and_leaves_no_folder(tmp_path: Path) -> None:
     process = launch(tmp_path, "trinity.cluster.ray_address=127.0.0.1:9")

@@ -10,19 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from astune.backbone.local.engine import LocalBackbone
 from astune.backbone.local.model.model import read_weights
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, TaskError
 from astune.examples.conversation import conversation_rows
-from astune.monitor.metrics import read_metrics
 from astune.support.resources import tiny_model_dir
 from astune.types import RunReport, Timeline
+from tests.backbone.local.test_backbone import run_job, timeless
 
 AGENT = Path(__file__).with_name("agent.py")
 QUICK = Path(__file__).parents[2] / "training" / "agents.py"
-TIMES = ("time", "throughput", "seconds", "blocked")
 
 
 def said(question: str, answer: str) -> dict[str, Any]:
@@ -47,15 +45,6 @@ def write_job(folder: Path, rows: list[dict[str, Any]], **sections: dict[str, An
     }
     (folder / "job.yaml").write_text(json.dumps({"astune": config}))
     return folder / "job.yaml"
-
-
-def run_job(conf: Path, *overrides: str, resume: bool = False) -> RunReport:
-    return LocalBackbone().run(load_config(conf, overrides, resume=resume))
-
-
-def timeless(report: RunReport) -> list[dict[str, Any]]:
-    rows = read_metrics(report.run_dir / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not any(part in k.split("/") for part in TIMES)} for row in rows]
 
 
 def weights(report: RunReport) -> dict[str, torch.Tensor]:

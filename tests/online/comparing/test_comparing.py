@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import httpx
 import pytest
@@ -17,8 +17,8 @@ from astune.online.store.retention import DeletionScope, delete
 from astune.online.store.versions import ModelVersion
 from astune.rl import HumanPreferenceCollector
 from astune.store.tables import comparison_votes, feedback, requests, samples
+from tests.online.service.conftest import calling, configured, over_network, scripted, user
 from tests.online.service.conftest import chat_format as chat_format
-from tests.online.service.conftest import configured, over_network, scripted, user
 from tests.online.service.conftest import store as store
 from tests.online.training.world import World
 from tests.viewer.chromium import PROGRAM, Chromium
@@ -47,15 +47,6 @@ def made(tmp_path, chat_format):
         return closing(OnlineService(config, scripted(chat_format, answers or counted())))
 
     return make
-
-
-@contextmanager
-def calling(service):
-    with (
-        over_network(service) as (host, port),
-        httpx.Client(base_url=f"http://{host}:{port}", trust_env=False) as client,
-    ):
-        yield client
 
 
 def ask(client, text="2 + 2?", **more):

@@ -62,6 +62,16 @@ def over_network(service: OnlineService) -> Iterator[tuple[str, int]]:
         listener.close()
 
 
+@contextmanager
+def calling(service: OnlineService) -> Iterator[httpx.Client]:
+    """A client of a service over the network."""
+    with (
+        over_network(service) as (host, port),
+        httpx.Client(base_url=f"http://{host}:{port}", trust_env=False) as client,
+    ):
+        yield client
+
+
 class Client(httpx.AsyncClient):
     """Calls a service in this process."""
 

@@ -4,15 +4,14 @@ import asyncio
 import json
 import shutil
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
 
 from astune.online.service.serving import OnlineService
 from astune.online.store.commits import with_state
-from tests.online.service.conftest import configured, over_network, scripted, user
+from tests.online.service.conftest import calling, configured, over_network, scripted, user
 from tests.online.service.java import read_chat, read_status
 
 CHAT = json.dumps({"model": "m", "messages": [user("2 + 2?")], "stream": False})
@@ -26,15 +25,6 @@ def made(tmp_path, chat_format):
     return lambda **serve: closing(
         OnlineService(configured(f"sqlite:///{tmp_path}/online.db", **serve), scripted(chat_format, lambda prompt: "4"))
     )
-
-
-@contextmanager
-def calling(service):
-    with (
-        over_network(service) as (host, port),
-        httpx.Client(base_url=f"http://{host}:{port}", trust_env=False) as client,
-    ):
-        yield client
 
 
 async def run(*command: str) -> list[str]:

@@ -209,9 +209,7 @@ def make_quantization(config: LoraConfig, device: torch.device, dtype: torch.dty
         raise MissingDependency(f"astune.model.lora.base {config.base!r} needs bitsandbytes: pip install bitsandbytes")
     from transformers import BitsAndBytesConfig
 
-    how: Any = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-        load_in_4bit=True, bnb_4bit_quant_type=config.base, bnb_4bit_compute_dtype=dtype
-    )
+    how: Any = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=config.base, bnb_4bit_compute_dtype=dtype)
     return {"quantization_config": how, "device_map": {"": device}}
 
 

@@ -206,8 +206,8 @@ def read_weights(directory: Path, dtype: torch.dtype = torch.float32, attention:
     """The model in `directory`, in `dtype`, with an `attention` that takes a `Layout`. Raises ModelError also where its
     files lack a tensor of the model, have one too many or one of another shape: transformers would draw at random what
     is not there. Tied weights may be left out."""
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json, so it is no model folder in Hugging Face's format")
     try:
