@@ -1,8 +1,11 @@
 """The text in which a player is asked. It is made of what its seat knows (`View`) and of nothing else."""
 
-from rules import Event, Question, View
-from scripted import count_blamed
+import random
 
+from rules import Event, Question, View
+from scripted import astray, most_blamed, silent, wronged
+
+SYSTEM = "End with: The answer is N."
 RULES = (
     "We play Werewolves. By night the wolves kill one, by day all vote who must die. The village wins when no wolf is "
     "left, the wolves when they are as many as the others. Say one short sentence, then end with: The answer is N. "
@@ -19,19 +22,30 @@ ACTS = {
 
 
 def ask_short(question: Question, heard: int) -> str:
-    """For the tiny model: who may be named, each after one word about it. It stands where this model expects the result
-    of a tool."""
-    words = ", ".join(f"{describe(question.view, seat)} {seat}" for seat in question.legal)
+    """For the tiny model: who may be named, each right after what there is to say about it, in a drawn order, so that
+    who always names the last names anybody. It stands where this model expects the result of a tool."""
+    view = question.view
+    order = random.Random(f"{view.seat} {view.events}").sample(question.legal, len(question.legal))
+    most = most_blamed(view, question.legal)
+    words = ", ".join(f"{' '.join(describe(view, seat, most))}{seat}" for seat in order)
     victim = f"dying {question.victim}. " if question.victim else ""
     return f"<tool_response>\n{question.act}: {victim}{words}.\n</tool_response>"
 
 
-def describe(view: View, seat: int) -> str:
-    """A word or two about a seat: whether it is blamed today, and what is known of it."""
-    blamed = count_blamed(view)
-    said = ("most" if blamed[seat] == max(blamed.values()) else "blamed") if blamed[seat] else ""
-    known = {"wolf": "wolf", "good": "good"}.get(view.known.get(seat, ""), "")
-    return " ".join(filter(None, (said, known))) or "other"
+def describe(view: View, seat: int, most: int) -> list[str]:
+    """Whether most blame a seat, what is known of it and, for who is no wolf, whether it said nothing today, went
+    astray from the village, or was against an innocent before: in words that are one token each of the tiny model,
+    which else finds no way from a word to the number behind it."""
+    known, village = view.known.get(seat), view.role != "wolf"
+    words = {
+        "had": village and seat in wronged(view),
+        "away": village and seat in astray(view),
+        "still": village and seat in silent(view),
+        "many": seat == most,
+        "team": known == "wolf",
+        "friend": known == "good",
+    }
+    return [word for word, said in words.items() if said] or ["other"]
 
 
 def ask_full(question: Question, heard: int) -> str:

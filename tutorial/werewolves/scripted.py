@@ -77,24 +77,35 @@ def most_blamed(view: View, seats: Sequence[int]) -> int:
     return max((seat for seat in blamed if seat in seats), key=lambda seat: blamed[seat], default=0)
 
 
-def suspicion(view: View, skill: str) -> Counter:
-    """How much a seat is to be suspected, as far as the viewer knows."""
+def silent(view: View) -> set[int]:
+    """Who has said nothing today."""
+    return {event.who for event in view.today("blame") if not event.whom}
+
+
+def astray(view: View) -> set[int]:
+    """Who blames another today than most do, and is not whom most blame."""
     blamed = count_blamed(view)
     most = max(blamed.values(), default=0)
-    score = Counter(blamed)
-    for event in view.today("blame"):
-        if not event.whom:
-            score[event.who] += 9
-        elif blamed[event.whom] < most and blamed[event.who] < most:
-            score[event.who] += 6
-    for event in view.events:
+    said = [event for event in view.today("blame") if event.whom]
+    return {event.who for event in said if blamed[event.whom] < most and blamed[event.who] < most}
+
+
+def wronged(view: View) -> Counter:
+    """How often each was against one who is dead and was innocent."""
+    against = [event for event in view.events if event.what in ACCUSING and event.whom not in (0, *view.alive)]
+    return Counter(event.who for event in against if view.known.get(event.whom) in GOOD)
+
+
+def suspicion(view: View, skill: str) -> Counter:
+    """How much a seat is to be suspected, as far as the viewer knows."""
+    score = count_blamed(view) + wronged(view)
+    score.update(dict.fromkeys(silent(view), 9))
+    score.update(dict.fromkeys(astray(view), 6))
+    for event in view.events if skill == "strong" else ():
         if event.what not in ACCUSING or not event.whom:
             continue
-        known = view.known.get(event.whom)
-        if known in GOOD and event.whom not in view.alive:
-            score[event.who] += 1
-        if skill == "strong" and known == "wolf":
+        if view.known.get(event.whom) == "wolf":
             score[event.who] -= 2
-        if skill == "strong" and event.whom == view.seat:
+        if event.whom == view.seat:
             score[event.who] += 1
     return score

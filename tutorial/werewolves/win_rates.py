@@ -1,6 +1,7 @@
 """How often the wolves win: python tutorial/werewolves/win_rates.py
 
 With `--learn` tiny wolves are trained for 1,000 games, and the table is that of their wins after 0, 100, 500 and 1,000.
+What follows are settings: --learn astune.seed=2
 """
 
 import asyncio
@@ -62,15 +63,17 @@ def show_scripted() -> None:
             )
 
 
-def learn() -> int:
-    """Train for ten steps of 100 games, and play the checkpoints on the same held-out games."""
+def learn(*changes: str) -> int:
+    """Train for ten steps of 100 games, and play the checkpoints on the same held-out games. `changes` are settings, as
+    on the command line."""
     keys = ("total_steps=10", "save_every=1", "keep_checkpoints=10", "lr_schedule=constant")
     run = [f"astune.trainer.{key}" for key in keys] + ["astune.experiment_name=table", "astune.evaluation.before=false"]
-    if code := astune(["--conf", WOLVES, *run, "astune.evaluation.after=false", "astune.evaluation.every=0"]):
+    run += ["astune.evaluation.after=false", "astune.evaluation.every=0"]
+    if code := astune(["--conf", WOLVES, *run, *changes]):
         return code
     checkpoints = ["none", f"{RUN}@1", f"{RUN}@5", f"{RUN}@10"]
-    return astune(["eval", "--conf", WOLVES, "--checkpoint", *checkpoints, "--figures", "reward"])
+    return astune(["eval", "--conf", WOLVES, "--checkpoint", *checkpoints, "--figures", "reward", *changes])
 
 
 if __name__ == "__main__":
-    sys.exit(learn() if "--learn" in sys.argv else show_scripted())
+    sys.exit(learn(*sys.argv[2:]) if sys.argv[1:2] == ["--learn"] else show_scripted())

@@ -4,7 +4,7 @@ import re
 
 from agentscope.agent import Agent
 from agentscope.message import UserMsg
-from prompts import ask_full, ask_short, tell
+from prompts import SYSTEM, ask_full, ask_short, tell
 from rules import Answer, Game, Question, Settings
 from scripted import Scripted
 
@@ -43,23 +43,24 @@ class Player:
     """A player who is an agent of AgentScope."""
 
     def __init__(self, name: str, settings: Settings, tuner: Tuner, **model: str) -> None:
-        self._ask = ask_short if settings.prompt == "short" else ask_full
+        self._short = settings.prompt == "short"
         self._tuner, self._is_opponent, self._out_of_turns = tuner, bool(model), False
         self._heard = 0
         self.answered = False
-        self._agent = Agent(
-            name=name,
-            system_prompt="End with: The answer is N.",
-            model=tuner.model(name, **model),
-            **training_defaults(),
-        )
+        self._name, self._model = name, tuner.model(name, **model)
+        self._agent = self._make_agent()
+
+    def _make_agent(self) -> Agent:
+        return Agent(name=self._name, system_prompt=SYSTEM, model=self._model, **training_defaults())
 
     async def answer(self, question: Question) -> Answer:
         """What the agent names. Out of turns, tokens or context, a trained one says nothing any more; whatever else
         fails, and whatever fails in an opponent, spoils the game, which is then not trained."""
         if self._out_of_turns:
             return Answer(0, readable=False)
-        text = self._ask(question, self._heard)
+        if self._short:  # it tells all that counts, and what was asked before would only be in its way
+            self._agent = self._make_agent()
+        text = (ask_short if self._short else ask_full)(question, self._heard)
         self._heard = len(question.view.events)
         before = len(self._tuner.failures)
         try:
