@@ -220,7 +220,9 @@ def test_two_steps_of_wolves_and_the_page_that_shows_their_games(tmp_path, monke
     run = tmp_path / "runs" / "werewolves" / "wolves"
     for record in read_episodes(run / "episodes" / "train.jsonl"):
         episode = record.episode
-        assert episode.stop_reason is StopReason.COMPLETED and len(episode.timelines) == 2
+        assert episode.stop_reason is StopReason.COMPLETED
+        told = {(timeline.agent, len(timeline.spans)) for timeline in episode.timelines}
+        assert told == {("wolf_1", 1), ("wolf_2", 1)}  # each question is a conversation of its own
         assert episode.output.events[-1]["text"] in ("wolves won.", "village won.")
     assert (run / "episodes" / "eval_never_met_sampled.jsonl").is_file()
     assert "wolves" in write_view(run, tmp_path / "view.html").read_text("utf-8")

@@ -23,6 +23,12 @@ class Games(TableReader):
         return Rows([row(seed, kind) for kind in kinds for seed in self.held_out])
 
 
+class Shaped(Games):
+    """Wolves earn more than the win, as an article has it."""
+
+    settings = Settings(win=10, survive=5, blame=2, exposed=-5)
+
+
 class Village(Games):
     """The village learns, against wolves of middle skill."""
 
