@@ -121,6 +121,11 @@ def prepare_job(
     writer = None if augment.writer is None else find_writer(loaded, augment.writer, f"{KEY}.writer")
     if writer is not None:
         augment = augment.model_copy(update={"models": (stand_in(writer), *augment.models)})
+    if not augment.models:
+        raise ConfigError(
+            f"{loaded.where(f'{KEY}.models')} is empty: name chat APIs there, as {{base_url: ..., model: ...}}, or "
+            f"a model that is loaded here in {KEY}.writer"
+        )
     models = ChatModels(augment, key=KEY)
     models.budget = Budget(augment.max_calls, augment.max_cost)
     rubric = None if augment.quality is None else load_rubric(Path(augment.quality))

@@ -96,9 +96,29 @@ def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path, capl
     assert read_alone(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
 
 
+def test_tables_are_read_and_scripts_are_not(tmp_path: Path) -> None:
+    word, slides = docx.Document(), pptx.Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[6])
+    tables = {"Goods": word.add_table(2, 2), "Item": slide.shapes.add_table(2, 2, 0, 0, 999999, 999999).table}
+    for name, table in tables.items():
+        for place, text in enumerate((name, "Price", "Lamp", "14 coins")):
+            table.cell(place // 2, place % 2).text = text
+    word.save(str(tmp_path / "A.DOCX"))
+    slides.save(str(tmp_path / "b.pptx"))
+    rows = "<table><tr><th>Ware</th><th>Price</th></tr><tr><td>Lamp</td><td>14 coins</td></tr></table>"
+    hidden = "<script>let x = 'evil'</script><style>p {color: red}</style><!-- evil -->"
+    (tmp_path / "c.html").write_text(f"<html><head>{hidden}</head><body>{rows}{hidden}</body></html>")
+    found = read_documents(tmp_path, 200)
+    assert [document.file for document in found] == ["A.DOCX", "b.pptx", "c.html"]
+    texts = [" ".join(passage.text for passage in document.passages) for document in found]
+    assert all("| Lamp | 14 coins |" in text and "evil" not in text and "red" not in text for text in texts)
+
+
 def test_files_that_cannot_be_read_are_all_named(tmp_path: Path) -> None:
     write_pdf(tmp_path / "locked.pdf", ["secret"], password="x")
     (tmp_path / "broken.docx").write_bytes(b"no zip")
     (tmp_path / "empty.txt").write_text(" \n")
-    with pytest.raises(TaskError, match=r"(?s)broken\.docx.*empty\.txt: has no text.*locked\.pdf: cannot be read"):
+    pptx.Presentation().save(str(tmp_path / "slides.pptx"))
+    said = r"(?s)broken\.docx.*empty\.txt: has no text.*locked\.pdf: cannot be read.*slides\.pptx: has no text"
+    with pytest.raises(TaskError, match=said):
         read_documents(tmp_path, 200)

@@ -35,6 +35,13 @@ async def test_it_is_asked_as_an_api_is_counted_and_costs_nothing(tmp_path: Path
     assert policy.calls[1][1].seed != policy.calls[2][1].seed
 
 
+def test_without_any_model_both_places_for_one_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = write_tasks(tmp_path / "seeds.jsonl", draw_tasks(2, 0))
+    assert main(["data", "expand", "--seeds", str(seeds), "--target", "2"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "augment.models is empty" in said and "astune.task_reader.augment.writer" in said
+
+
 @pytest.mark.release
 def test_a_model_that_is_loaded_here_and_writes_junk_makes_no_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
