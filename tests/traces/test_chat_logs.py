@@ -192,6 +192,19 @@ def test_no_held_out_question_comes_through_in_any_file(tmp_path: Path) -> None:
     assert sorted(one.reason for one in found.dropped) == ["leak", "leak", "no sign"]
 
 
+def test_each_file_of_held_out_tasks_counts(tmp_path: Path) -> None:
+    held_out = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for file, question in zip(held_out, ("How high is K2, in metres?", "Who wrote Faust?"), strict=True):
+        file.write_text(json.dumps({"query": question, "answer": "x"}) + "\n")
+    (tmp_path / "chats.jsonl").write_text(json.dumps(said(ANSWER, rating=5)) + "\n" + json.dumps(OTHER) + "\n")
+    options = [part for file in [held_out[0], *held_out] for part in ("--held-out", str(file))]
+    assert (
+        main(["data", "from-traces", str(tmp_path / "chats.jsonl"), "--out", str(tmp_path / "out.jsonl"), *options])
+        == 0
+    )
+    assert "K2" not in (tmp_path / "out.jsonl").read_text()
+
+
 def test_sources_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     def fails(source: Path | str, match: str, out: str = "out.jsonl") -> None:
         with pytest.raises((TaskError, ConfigError), match=match):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astune.cli.suggesting_parser import add_overrides
 
@@ -68,6 +68,15 @@ anything is written; the report says what is not found. Conversations whose user
 no model, unless astune.online.feedback.follow.judge says so."""
 
 
+HELD_OUT: dict[str, Any] = {
+    "type": Path,
+    "action": "append",
+    "default": [],
+    "metavar": "FILE",
+    "help": "further tasks that none may be close to; may be given again",
+}
+
+
 def add_data(commands: Commands) -> None:
     command = commands.add_parser("data", help="make tasks from a few, from documents, or from what users did")
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -100,7 +109,7 @@ def _add_traces(actions: Commands) -> None:
     traces.set_defaults(execute=_execute_traces)
     traces.add_argument("source", metavar="SOURCE", help="a file, a folder, or the address of a database")
     traces.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration with the tasks that are there")
-    traces.add_argument("--held-out", type=Path, metavar="FILE", help="further tasks that none may be close to")
+    traces.add_argument("--held-out", **HELD_OUT)
     traces.add_argument("--out", type=Path, default=Path("traced.jsonl"), metavar="FILE", help="default: traced.jsonl")
     traces.add_argument(
         "--unrated", action="store_true", help="questions of which nothing tells how the answer was, too"
@@ -122,7 +131,7 @@ def _add_common(command: argparse.ArgumentParser, out: str) -> None:
     command.set_defaults(execute=_execute)
     command.add_argument("--conf", type=Path, metavar="X.yaml", help="the configuration")
     command.add_argument("--target", type=int, metavar="N", help="tasks to make")
-    command.add_argument("--held-out", type=Path, metavar="FILE", help="further tasks that none may be close to")
+    command.add_argument("--held-out", **HELD_OUT)
     command.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"to write; default: {out}")
     command.add_argument("--dry-run", action="store_true", help="say how many calls it takes and what they cost")
     add_overrides(command)

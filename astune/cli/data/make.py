@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from astune.api.rubric import show_stages
 from astune.cli.endings import DONE, FAILED, INTERRUPTED
@@ -28,9 +29,10 @@ def make(known: argparse.Namespace) -> int:
         options["astune.task_reader.augment.from"] = str(known.documents)
     elif known.seeds is not None:
         options |= {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": str(known.seeds)}
+    held_out = _held_out(known, options)
     loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
     with show_stages() as stages:
-        job = prepare_job(loaded, loaded.config.astune.task_reader.augment, known.out, stages, known.held_out)
+        job = prepare_job(loaded, loaded.config.astune.task_reader.augment, known.out, stages, held_out)
         if known.dry_run:
             tell(job.plan())
             return DONE
@@ -41,6 +43,14 @@ def make(known: argparse.Namespace) -> int:
             return INTERRUPTED
     show_harvests(harvests, Console())
     return DONE if all(harvest.complete for harvest in harvests) else FAILED
+
+
+def _held_out(known: argparse.Namespace, options: dict[str, object]) -> Path | None:
+    """The first file of `--held-out`. Further ones become sets of the evaluation, to which nothing may be close."""
+    first, *others = [*dict.fromkeys(known.held_out)] or [None]
+    for number, file in enumerate(others, start=2):
+        options[f"astune.evaluation.sets.held_out_{number}.file_path"] = str(file)
+    return first
 
 
 def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
@@ -70,8 +80,10 @@ def show_kept(harvest: Harvest, console: Console) -> None:
 
 def make_of_traces(known: argparse.Namespace) -> int:
     rules = ReadingRules(_scale(known.ratings), known.consent, frozenset(known.evaluation))
-    loaded = load_config(known.conf, known.overrides, for_run=False)
-    job = TraceJob(known.source, known.out, rules, known.held_out, known.unrated, known.dry_run)
+    options: dict[str, object] = {}
+    held_out = _held_out(known, options)
+    loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
+    job = TraceJob(known.source, known.out, rules, held_out, known.unrated, known.dry_run)
     harvest, follow = make_from_traces(job, loaded.config.astune), loaded.config.astune.online.feedback.follow
     if not known.dry_run:
         harvest.save()
