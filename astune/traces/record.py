@@ -136,8 +136,9 @@ def read_conversation(
 def messages_of(row: Any) -> list[Any]:
     """The messages of an object of a chat log: in OpenAI's shape, or in ShareGPT's, `conversations` of `from` and
     `value`. Raises UnreadableTrace."""
+    row = row if isinstance(row, Mapping) else {}
     names = ("messages", "conversations", "conversation")
-    found = next((row[name] for name in names if isinstance(row.get(name), list)), None) if row else None
+    found = next((row[name] for name in names if isinstance(row.get(name), list)), None)
     if found is None:
         raise UnreadableTrace("neither a conversation, with a list `messages`, nor OTLP JSON")
     plain = [
