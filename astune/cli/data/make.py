@@ -47,10 +47,10 @@ def make(known: argparse.Namespace) -> int:
 
 def _held_out(known: argparse.Namespace, options: dict[str, object]) -> Path | None:
     """The first file of `--held-out`. Further ones become sets of the evaluation, to which nothing may be close."""
-    first, *others = [*dict.fromkeys(known.held_out)] or [None]
-    for number, file in enumerate(others, start=2):
+    files: list[Path] = [*dict.fromkeys(known.held_out)]
+    for number, file in enumerate(files[1:], start=2):
         options[f"astune.evaluation.sets.held_out_{number}.file_path"] = str(file)
-    return first
+    return files[0] if files else None
 
 
 def show_harvests(harvests: Sequence[Harvest], console: Console) -> None:
