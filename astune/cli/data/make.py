@@ -29,7 +29,7 @@ def make(known: argparse.Namespace) -> int:
         options["astune.task_reader.augment.from"] = str(known.documents)
     elif known.seeds is not None:
         options |= {"astune.task_reader.type": "jsonl", "astune.task_reader.jsonl.training.file_path": str(known.seeds)}
-    held_out = _held_out(known, options)
+    held_out = _take_held_out(known, options)
     loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
     with show_stages() as stages:
         job = prepare_job(loaded, loaded.config.astune.task_reader.augment, known.out, stages, held_out)
@@ -45,7 +45,7 @@ def make(known: argparse.Namespace) -> int:
     return DONE if all(harvest.complete for harvest in harvests) else FAILED
 
 
-def _held_out(known: argparse.Namespace, options: dict[str, object]) -> Path | None:
+def _take_held_out(known: argparse.Namespace, options: dict[str, object]) -> Path | None:
     """The first file of `--held-out`. Further ones become sets of the evaluation, to which nothing may be close."""
     files: list[Path] = [*dict.fromkeys(known.held_out)]
     for number, file in enumerate(files[1:], start=2):
@@ -81,7 +81,7 @@ def show_kept(harvest: Harvest, console: Console) -> None:
 def make_of_traces(known: argparse.Namespace) -> int:
     rules = ReadingRules(_scale(known.ratings), known.consent, frozenset(known.evaluation))
     options: dict[str, object] = {}
-    held_out = _held_out(known, options)
+    held_out = _take_held_out(known, options)
     loaded = load_config(known.conf, known.overrides, options=options, for_run=False)
     job = TraceJob(known.source, known.out, rules, held_out, known.unrated, known.dry_run)
     harvest, follow = make_from_traces(job, loaded.config.astune), loaded.config.astune.online.feedback.follow
