@@ -24,6 +24,7 @@ from tests.launched import wait_for
 DEMO = tutorial_dir() / "math_agent" / "demo.yaml"
 SETTINGS = (
     "astune.trainer.tasks_per_step=4",
+    "astune.rollout.num_repeat=4",
     "astune.trainer.total_steps=3",
     "astune.trainer.save_every=1",
     "astune.trainer.lr_schedule=constant",

@@ -116,7 +116,7 @@ def test_episodes_are_those_of_the_local_backbone(finished: RunReport, tmp_path:
     settings = (f"astune.runs_dir={tmp_path}", "astune.trainer.total_steps=1", CUTS)
     here = played(run_training(demo(*settings, backbone="local"), load_local))
     there = {record.episode.episode_id: record.episode for record in played(finished)}
-    assert len(there) == 3 * 4 * 8 and len(here) == 4 * 8
+    assert len(there) == 3 * 4 * 4 and len(here) == 4 * 4
     same = [
         [turn.output_ids for turn in record.episode.turns]
         == [turn.output_ids for turn in there[record.episode.episode_id].turns]
@@ -559,7 +559,7 @@ def test_rollouts_go_on_while_workers_train(engine: Engine, tmp_path: Path, monk
     assert done.error is None and (done.status, done.steps) == ("completed", 4)
     watched.assert_ahead(4)
     names = [(record.step, record.episode.episode_id) for record in played(done)]
-    assert len(set(names)) == len(names) == 4 * 4 * 8
+    assert len(set(names)) == len(names) == 4 * 4 * 4
     steps = [row for row in read_metrics(done.run_dir / "metrics.jsonl") if "loss" in row]
     ages = [row["policy_age/max"] for row in steps if "policy_age/max" in row]
     assert max(ages) == 1 and all(row["servers/logprob_difference"] < 1e-4 for row in steps)
