@@ -72,6 +72,17 @@ def help_keyboard(app: Sphinx, page: str, template: str, context: dict[str, obje
     context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
+def switch_language(app: Sphinx, page: str, template: str, context: dict[str, object], doctree: object) -> None:
+    """Lead from a page to its Chinese one and back, and say its language; the front pages do by themselves."""
+    chinese = page == "README_zh" or page.startswith("docs/zh/")
+    if chinese:
+        context["language"] = "zh-CN"
+    other = page.replace("docs/zh/", "docs/") if chinese else page.replace("docs/", "docs/zh/", 1)
+    if other != page and other in app.env.found_docs and callable(lead := context["pathto"]):
+        words = '<span lang="en">English</span>' if chinese else '<span lang="zh-CN">中文</span>'
+        context["body"] = f'<p><a href="{lead(other)}">{words}</a></p>{context["body"]}'
+
+
 def lead_to_front_page(app: Sphinx, failure: Exception | None) -> None:
     """Write `index.html`, which servers of pages look for."""
     page = f'<!doctype html><title>{project}</title><meta http-equiv="refresh" content="0; {root_doc}.html">'
@@ -83,4 +94,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
     app.connect("autodoc-process-docstring", mark_code)
     app.connect("html-page-context", help_keyboard, priority=900)  # after the theme
+    app.connect("html-page-context", switch_language)
     app.connect("build-finished", lead_to_front_page)
