@@ -1,6 +1,6 @@
 """When does it matter what each agent of an episode is paid, and what counts the same in the loss?
 
-    python benchmarks/agent_rewards.py               # half a minute on one core; 20 seeds
+    python benchmarks/agent_rewards.py               # a minute on one core; 20 seeds
 
 Agents whose policy is one number each, the chance that they do the better of two things, learn from the samples that
 `BatchRules` and `to_samples` make of eight attempts a step. All of them together move by a step of bounded length, as
