@@ -37,7 +37,8 @@ def exercise(question: Question, draw: random.Random) -> list[tuple[str, int]]:
     told = sorted({word for said in words.values() for word in said} - {"other"})
     word = draw.choice(told) if told else ""
     seats = [seat for seat in words if word in words[seat]]
-    return [(ask_short(replace(question, act=f" {word}"), 0), draw.choice(seats))] if seats else []
+    asked = replace(question, act=f" {word}")  # with the space that makes it the same token as in the list
+    return [(ask_short(asked, 0), draw.choice(seats))] if seats else []
 
 
 def main() -> None:
