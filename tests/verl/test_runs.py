@@ -1,4 +1,5 @@
-"""`--backbone=verl` as people start it: a process that is killed, goes on with more workers, and is told to end."""
+"""`--backbone=verl` as people start it: a process that is told to end, and one that is killed and goes on with more
+workers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ RUN = Path("runs/math_agent/demo")
 LONG = (*SETTINGS, "astune.trainer.total_steps=200")
 PATIENCE = 600.0
 """Seconds after which a run that does not come so far is taken to hang, on a machine that does much besides."""
-SEPARATE = ("--allow-changes", "verl.trainer.n_gpus_per_node=2", *OWN_SERVER, *AHEAD)
+SEPARATE = ("verl.trainer.n_gpus_per_node=2", *OWN_SERVER, *AHEAD)
 """Two training workers, and a server in processes of its own, which gets the weights by a file and answers while they
 learn."""
 
@@ -75,32 +76,44 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.fault(
-    "Runs and resuming",
-    "a run on verl is killed",
-    "its processes end with it; it goes on from its checkpoint, also with another number of workers",
-)
-@pytest.mark.fault("Runs and resuming", "a run on verl gets SIGTERM", "the steps done are saved; it ends with 130")
-def test_a_killed_run_goes_on_with_more_workers_and_sigterm_saves_it(killed: Path) -> None:
-    run = killed / RUN
-    before = json.loads((run / "checkpoints" / "step_000001" / "trainer_state.json").read_text())
-    process = launch(killed, "--resume", "astune.trainer.save_every=0", *SEPARATE)
-    wait_for(process, lambda: 3 in steps_of(run), PATIENCE)
+def end_by_sigterm(process: subprocess.Popen[str], run: Path, step: int) -> tuple[list[int], str]:
+    """The steps of a run that is told to end after that one, all of them saved, and its output."""
+    wait_for(process, lambda: step in steps_of(run), PATIENCE)
     family = family_of(process)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and "interrupted after step" in output, output
-    assert "going on from step" in output
     done = steps_of(run)
     assert done == [*range(1, len(done) + 1)] and saved(run, done[-1]), output
-    state = json.loads((run / "checkpoints" / f"step_{done[-1]:06d}" / "trainer_state.json").read_text())
-    assert state["updates"] > before["updates"]
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["tokens/trained"]]
     assert all(row["policy_age/max"] <= 1 for row in rows), "played with older weights"
     assert all(row["servers/logprob_difference"] < 1e-3 for row in rows)
     played = Counter(record.step for record in read_episodes(run / "episodes" / "train.jsonl"))
     assert played == dict.fromkeys(done, 16)
     assert_gone(family)
+    return done, output
+
+
+@pytest.mark.fault("Runs and resuming", "a run on verl gets SIGTERM", "the steps done are saved; it ends with 130")
+def test_sigterm_saves_a_run_and_ends_its_processes(tmp_path: Path) -> None:
+    end_by_sigterm(launch(tmp_path, "astune.trainer.save_every=0", *SEPARATE), tmp_path / RUN, 2)
+
+
+@pytest.mark.release  # in CI: test_ranks, and a run that is stopped and goes on in test_on_ray
+@pytest.mark.fault(
+    "Runs and resuming",
+    "a run on verl is killed",
+    "its processes end with it; it goes on from its checkpoint, also with another number of workers",
+)
+def test_a_killed_run_goes_on_with_more_workers(killed: Path) -> None:
+    run = killed / RUN
+    before = json.loads((run / "checkpoints" / "step_000001" / "trainer_state.json").read_text())
+    done, output = end_by_sigterm(
+        launch(killed, "--resume", "--allow-changes", "astune.trainer.save_every=0", *SEPARATE), run, 3
+    )
+    assert "going on from step" in output
+    state = json.loads((run / "checkpoints" / f"step_{done[-1]:06d}" / "trainer_state.json").read_text())
+    assert state["updates"] > before["updates"]
 
 
 @pytest.mark.fault(
