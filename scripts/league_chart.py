@@ -17,7 +17,8 @@ STYLES = ("greedy", "sampled", "mean")
 def main() -> None:
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    league = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
+    league = json.loads(text[text.index("{\n") :])  # lines of progress may stand before it
     Path(sys.argv[2]).write_text(draw(league["won"], sys.argv[3]), encoding="utf-8")
 
 
