@@ -3,13 +3,14 @@
     python -m scripts.try_pythons --uv-args="--find-links wheels"     (`make test-pythons`)
 
 uv finds the interpreters, and fetches those that this machine lacks where it can. For each Python, there or not, it is
-checked that the requirements of all extras of users can be had.
+checked that the requirements of all extras of users can be had, of the newest and of the lowest versions.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import tomllib
@@ -37,17 +38,19 @@ def try_python(version: str, package: Path, agents: str, uv_args: list[str]) -> 
 
 
 def resolve(version: str, uv_args: list[str]) -> list[str]:
-    """Extras whose requirements cannot be had together on a Python, with what uv says of them."""
+    """Extras whose requirements cannot be had together on a Python, of the newest or the lowest versions that they
+    name, with what uv says of them."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     apart = {extra for group in APART for extra in group}
     problems = []
-    for group in (sorted({*extras} - apart - OF_DEVELOPERS), *APART):
+    groups = (sorted({*extras} - apart - OF_DEVELOPERS), *APART)
+    for group, resolution in product(groups, ("highest", "lowest-direct")):
         wanted = [word for extra in group for word in ("--extra", extra)]
-        command = ("uv", "pip", "compile", "--quiet", "--python-version", version, *uv_args, *wanted, "pyproject.toml")
+        asked = ("--python-version", version, "--resolution", resolution, *uv_args, *wanted)
         try:
-            run(*command)
+            run("uv", "pip", "compile", "--quiet", *asked, "pyproject.toml")
         except SystemExit as error:
-            problems.append(f"{', '.join(group)}: {error}")
+            problems.append(f"{', '.join(group)} ({resolution}): {error}")
     return problems
 
 

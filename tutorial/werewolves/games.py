@@ -37,7 +37,8 @@ class Village(Games):
 
 class Both(Games):
     """Both sides learn. In half of the games one of them plays against an earlier version of the other. Held out are
-    games of both, and of each against a scripted side of middle skill."""
+    games of both, and of each against a scripted side of middle skill, for the win alone. In training, who helped to
+    vote out one of the other side is paid for it, too: the win says too little to each of four villagers."""
 
     scripted = (Settings(learners="wolves"), Settings(learners="village"))
     earlier = (
@@ -45,11 +46,13 @@ class Both(Games):
         Settings(learners="village", opponent="policy:earlier_wolves"),
     )
     settings = Settings(learners="both")
+    blame = 1.0
 
     def rows(self, split: str) -> Sequence[Mapping]:
         if split == "training":
-            kinds = (self.settings, self.earlier[0], self.settings, self.earlier[1])
-            return Rows([row(seed, kinds[seed % len(kinds)]) for seed in self.training])
+            kinds = [replace(kind, blame=self.blame) for kind in (self.settings, *self.earlier)]
+            turns = (kinds[0], kinds[1], kinds[0], kinds[2])
+            return Rows([row(seed, turns[seed % len(turns)]) for seed in self.training])
         return Rows([row(seed, kind) for kind in (self.settings, *self.scripted) for seed in self.held_out])
 
 
