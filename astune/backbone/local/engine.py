@@ -54,19 +54,21 @@ def load_engine(config: AstuneConfig) -> Engine:
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     if config.models:
-        learners = load_learners(config, loaded, sampler)
+        learners = load_learners(config, loaded, sampler, beside=beside)
         places = {
             name: AdapterPlaces(loaded, sampler, model.past_of, places_of(config)[name])
             for name, model in config.models.items()
             if model.past_of is not None
         }
         first = next(iter(learners.values()))
-        return Engine(sampler, first, chat_format, rounds, models=learners, places=places)
+        return Engine(sampler, first, chat_format, rounds, beside, models=learners, places=places)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
     return Engine(sampler, learner, chat_format, rounds, beside)
 
 
-def load_learners(config: AstuneConfig, loaded: LoadedModel, sampler: Sampler) -> dict[str, LocalLearner]:
+def load_learners(
+    config: AstuneConfig, loaded: LoadedModel, sampler: Sampler, *, beside: bool = False
+) -> dict[str, LocalLearner]:
     """Make a learner for each of `astune.models` that is trained; a frozen one has none. Each learns its own adapter,
     and publishes to its own part of the sampler."""
     frozen = [place for name, places in places_of(config).items() if not config.models[name].learns for place in places]
@@ -74,7 +76,8 @@ def load_learners(config: AstuneConfig, loaded: LoadedModel, sampler: Sampler) -
     for name, own in configs_of_trained(config).items():
         adapter = loaded.of(name)
         adapter.begun |= config.models[name].start_from is not None
-        learners[name] = LocalLearner(adapter, AdapterSampler(sampler, name, frozen), own.algorithm, own.trainer)
+        part = AdapterSampler(sampler, name, frozen)
+        learners[name] = LocalLearner(adapter, part, own.algorithm, own.trainer, beside=beside)
     return learners
 
 
@@ -101,7 +104,7 @@ def load_policy(
         context_length=loaded.context_length,
         decode=chat_format.decode,
         family=loaded.family,
-        adapters=loaded.adapters,
+        adapters=loaded.sampling_adapters or loaded.adapters,
         rounds=rounds,
     )
     return loaded, sampler, chat_format

@@ -65,14 +65,20 @@ def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             "'none' takes tokens of older weights for tokens of the weights in training, and with "
             "astune.synchronizer.style 'async' they are older; expected 'truncate' or 'mask', or another loss",
         )
-    shares = astune.traits.own_engine and astune.rollout.engine == "torch"
-    if shares and astune.model.lora.rank is not None:
-        others = "" if astune.models else ", or astune.rollout.engine: vllm"
+    if astune.model.lora.base != "dtype" and astune.traits.own_engine and astune.rollout.engine == "torch":
         yield (
-            "astune.synchronizer.style",
-            "'async' samples from a copy of the weights, and adapters share theirs with the model that is trained "
-            f"(astune.model.lora); expected 'fixed'{others}",
+            "astune.model.lora.base",
+            f"got {astune.model.lora.base!r}, and with astune.synchronizer.style 'async' two threads would read a base "
+            "in 4 bits, whose kernels may change how it is laid out; expected 'dtype'",
         )
+    for name, model in astune.models.items():
+        if model.past_of is not None:
+            yield (
+                f"astune.models.{name}.past_of",
+                "a version gives its place to a newer one between two steps, and with astune.synchronizer.style "
+                "'async' episodes under way would meet two opponents; expected style 'fixed', or a frozen model with "
+                "start_from",
+            )
 
 
 def engine_contradictions(astune: AstuneConfig, *, plays: bool) -> Iterator[tuple[str, str]]:

@@ -156,6 +156,40 @@ async def test_only_the_adapter_is_trained_and_sampled_at_once(model_dir: Path, 
     assert (await learner.update(again, RATE)).metrics["kl/sampler"] < 1e-8  # what is sampled is what is trained
 
 
+@pytest.mark.parametrize("names", [("default",), ("a", "b")])
+async def test_a_copy_to_sample_from_shares_the_base_and_changes_when_it_is_published(
+    model_dir: Path, names: tuple[str, ...]
+) -> None:
+    own = load(model_dir, *names)
+    moved(own, *names)
+    loaded = own.with_copy()
+    adapters, model = loaded.sampling_adapters, loaded.sampling_model
+    assert loaded.adapters is not None and adapters is not None
+    trained = dict(loaded.model.named_parameters())
+    copied = {id(value) for name, value in model.named_parameters() if value is not trained[name]}
+    assert copied == {id(value) for name in names for value in adapters.parameters(name)}
+    assert not {*map(id, loaded.model.modules())} & {*map(id, model.modules())}
+
+    sampler = Sampler(model, slots=6, context_length=256, adapters=adapters)
+
+    async def answers(sampler: Sampler) -> list[Generation]:
+        for name in names:
+            sampler.forget(name)
+        how = Sampling(max_tokens=6, seed=3)
+        return await asyncio.gather(*(sampler.generate(SYSTEM, how, name) for name in names))
+
+    before, part = await answers(sampler), AdapterSampler(sampler, names[0])
+    learner = learner_over(loaded.of(names[0]), part)
+    await learner.update(await samples_of(part), RATE)
+    with loaded.training():  # it says of the other modules which adapter is meant
+        assert await answers(sampler) == before
+    await learner.publish()
+    after = await answers(sampler)
+    assert [each.policy_version for each in after] == [1, 0][: len(names)]
+    assert after[0].logprobs != before[0].logprobs and after[1:] == before[1:]
+    assert [each.logprobs for each in await answers(sampler_over(own))] == [each.logprobs for each in after]
+
+
 async def test_without_the_adapter_the_model_is_the_base_bit_for_bit(model_dir: Path) -> None:
     base = load_model(ModelConfig(path=str(model_dir), device="cpu")).model
     for names in ((), ("a", "b")):

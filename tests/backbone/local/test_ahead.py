@@ -24,7 +24,15 @@ BY_TURNS = ("astune.synchronizer.style=async", "astune.synchronizer.max_stalenes
 AHEAD = ("astune.synchronizer.style=async", "astune.synchronizer.max_staleness=2")
 
 
-@pytest.mark.parametrize("options", [(), ("astune.model.dtype=bfloat16",), ("astune.algorithm.advantage=gae",)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("astune.model.dtype=bfloat16",),
+        ("astune.algorithm.advantage=gae",),
+        ("astune.model.lora.rank=4", "astune.algorithm.kl_beta=0.1"),
+    ],
+)
 def test_a_thread_that_nothing_goes_on_beside_learns_the_same_bit_for_bit(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -62,7 +62,8 @@ def timeless(report: RunReport) -> list[dict[str, Any]]:
 def weights(report: RunReport, step: int) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    return load_file(report.run_dir / "checkpoints" / f"step_{step:06d}" / "model.safetensors")
+    (path,) = (report.run_dir / "checkpoints" / f"step_{step:06d}").glob("*model.safetensors")
+    return load_file(path)
 
 
 def first_step(report: RunReport) -> list[list[list[int]]]:

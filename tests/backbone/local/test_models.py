@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from astune.algorithm import to_samples
 from astune.backbone.local import engine as local_engine
 from astune.backbone.local.engine import load_engine, load_learners, load_policy
 from astune.backbone.local.learning.learner import LocalLearner
+from astune.backbone.local.learning.reference import score_samples
 from astune.backbone.local.model.model import LoadedModel, load_model
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.cli import main
@@ -27,7 +29,7 @@ from astune.monitor.checkpoint_names import best_of, find_checkpoint
 from astune.monitor.episodes import read_episodes
 from astune.monitor.run_dir import RunDir
 from astune.rollout.own_turns import list_own
-from astune.types import Group, RunReport, Sample, Sampling, Update
+from astune.types import Group, RunReport, Sample, Sampling, Span, Timeline, Turn, Update
 from astune.viewer import write_report
 from astune.viewer.step_credit import Estimator, credit_step
 from tests.backbone.local.test_examples import run_job, timeless
@@ -378,6 +380,85 @@ def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
     assert main([*league, "none", *held]) == 2 and "expected two or more checkpoints" in capsys.readouterr().err
     assert main([*league, "none", "none", "--figures", "success", *held]) == 2
     assert "--league: it has no use for --figures" in capsys.readouterr().err
+
+
+SIDES = {"wolf": {"trainer": {"learning_rate": 0.02}}, "villager": {}, "ghost": {"frozen": True}}
+AGENTS_OF_SIDES = {"wolf_*": "wolf", "villager_*": "ghost", "elder": "ghost"}
+
+
+def write_sides(folder: Path, name: str, most: int | None, **sections: Any) -> Path:
+    """Models without earlier versions; rollouts up to `most` steps ahead."""
+    ahead = {} if most is None else {"style": "async", "max_staleness": most}
+    conf = write_village(folder, models=SIDES, experiment_name=name, synchronizer=ahead, **sections)
+    text = json.loads(conf.read_text())
+    text["astune"]["rollout"] |= {"agents": AGENTS_OF_SIDES, "max_concurrent": 4}
+    text["astune"]["trainer"] |= {"total_steps": 4, "keep_checkpoints": 9, "update": "alternate(1)"}
+    conf.write_text(json.dumps(text))
+    return conf
+
+
+def test_threads_that_nothing_goes_on_beside_teach_each_model_the_same_bit_for_bit(tmp_path: Path) -> None:
+    fixed, turns = (run_job(write_sides(tmp_path, name, most)) for name, most in (("fixed", None), ("turns", 0)))
+    spanning = "episodes/spanning_versions"
+    assert timeless(fixed) == [{name: row[name] for name in row if name != spanning} for row in timeless(turns)]
+    assert files(fixed) == files(turns)
+
+
+def test_models_learn_while_all_of_them_answer_and_each_answer_is_of_the_version_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first updates wait until an answer has begun and ended meanwhile. The run is killed and goes on."""
+    conf = write_sides(tmp_path, "ahead", 1)
+    answered, learning, waited = threading.Semaphore(0), threading.Event(), list[bool]()
+    update, generate = LocalLearner._update, Sampler.generate
+
+    def learn(self: LocalLearner, *given: Any) -> Update:
+        if len(waited) < 2:
+            learning.set()
+            waited.append(answered.acquire(timeout=20))
+            learning.clear()
+        return update(self, *given)
+
+    async def answer(self: Sampler, *given: Any) -> Any:
+        beside = learning.is_set()
+        made = await generate(self, *given)
+        if beside and learning.is_set():
+            answered.release()
+        return made
+
+    monkeypatch.setattr(LocalLearner, "_update", learn)
+    monkeypatch.setattr(Sampler, "generate", answer)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        raise_at(patch, 3, LocalLearner, "update")
+        run_job(conf)
+    report = run_job(conf, resume=True)
+    assert report.status == "completed" and waited == [True, True]
+    rows = timeless(report)
+    versions = {name: [int(row[f"model/{name}/policy_version"]) for row in rows] for name in ("wolf", "villager")}
+    assert versions == {"wolf": [1, 1, 2, 2], "villager": [0, 1, 1, 2]}
+    records = [*read_episodes(report.run_dir / "episodes" / "train.jsonl")]
+    assert len({record.episode.episode_id for record in records}) == len(records) == 16
+
+    said: dict[tuple[str, int], list[Turn]] = {}
+    for record in records:
+        for turn in record.episode.turns:
+            said.setdefault((turn.model, turn.policy_version), []).append(turn)
+            if turn.model != "ghost":
+                before = [0, *versions[turn.model]]
+                assert before[max(record.step - 2, 0)] <= turn.policy_version <= before[record.step - 1]
+    assert {name for name, _ in said} == {"wolf", "villager", "ghost"} and len(said) >= 5
+    loaded = load_policy(load_config(conf).config.astune)[0]
+    for (name, version), turns in sorted(said.items()):
+        if version:
+            step = versions[name].index(version) + 1
+            loaded.of(name).begin_adapter(RunDir(report.run_dir).checkpoint_path(step) / name)
+        for turn in turns[:4]:
+            tokens = (*turn.prompt_ids, *turn.output_ids)
+            span = Span(0, len(turn.prompt_ids), len(tokens), 0, turn.temperature, True, tuple(turn.logprobs))
+            count = len(turn.output_ids)
+            sample = Sample(Timeline(name, tokens, (span,)), (1.0,), (1 / count,), "t", "e")
+            (found,) = score_samples(loaded.of(name), [sample], 10**4)
+            assert found == pytest.approx(list(turn.logprobs), abs=1e-4)
 
 
 @pytest.mark.release

@@ -3,11 +3,13 @@
     y = W x + scaling B A x    W is frozen; A (rank, inputs) and B (outputs, rank) are trained in float32; B begins as 0
 
 The model is trained and sampled with the same modules, so an adapter that changed is sampled at once and there is no
-second copy of the base. `Adapters.using` says which adapter a forward pass is for, for each row of its batch.
+second copy of the base. `Adapters.using` says which adapter a forward pass is for, for each row of its batch. Where a
+model is sampled while it is trained, `Adapters.copy_over_base` gives the sampler modules and adapters of its own.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,7 +60,6 @@ class Adapters:
             raise ModelError(f"astune.model.lora.targets: {error}") from error
         for name in names[1:]:
             self._peft.add_adapter(name, made[name])
-        self._functions = peft
         self._parameters: dict[str, list[torch.nn.Parameter]] = {name: [] for name in names}
         for path, parameter in model.named_parameters():
             _, lora, inside = path.rpartition(".lora_")  # as in `q_proj.lora_A.wolf.weight`
@@ -137,7 +138,7 @@ class Adapters:
         """The parameters of an adapter under the names that they have in peft's file. The base is left out from the
         start: to ask bitsandbytes for its tensors may change them."""
         own = {path: value for path, value in self._peft.named_parameters() if "lora_" in path}
-        found: dict[str, torch.Tensor] = self._functions.get_peft_model_state_dict(
+        found: dict[str, torch.Tensor] = import_peft().get_peft_model_state_dict(
             self._peft, own, adapter_name=name, save_embedding_layers=False
         )
         return {key: found[key].detach() for key in sorted(found)}
@@ -152,6 +153,15 @@ class Adapters:
         weights = read_adapter(directory, self._peft.peft_config[name], self._mark)
         check_shapes(directory, weights, self._tensors(name))
         self.take(weights, name)
+
+    def copy_over_base(self, model: Any) -> tuple[Any, Adapters]:
+        """Copy the adapters, and the modules of `model`, which is theirs, over the same base: nothing ever changes it.
+        A pass of the one and a pass of the other may be under way at a time."""
+        shared = {id(each): each for each in model.parameters() if not each.requires_grad}
+        made, adapters = copy.deepcopy((model, self), shared)
+        for joined in adapters._joined.values():
+            joined.refresh()
+        return made, adapters
 
     def copy(self, source: str, name: str) -> None:
         """Have an adapter compute as another of its shape does."""
@@ -182,6 +192,11 @@ class _JoinedAdapters:
         self._down = Joined([layer.lora_A[name] for name in names])
         self._up = Joined([layer.lora_B[name] for name in names])
         self._scaling = torch.tensor([[[layer.scaling[name]]] for name in names], device=self._down.weight.device)
+
+    def refresh(self) -> None:
+        """The adapters were given other memory."""
+        self._down.refresh()
+        self._up.refresh()
 
     def compute(self, states: torch.Tensor, shares: _Shares) -> torch.Tensor:
         """Compute what a layer gets beside its base. Where tokens are rows, as of experts, each row of the batch has

@@ -42,7 +42,8 @@ MOST_NAMED = 5
 class LoadedModel:
     """`model` holds the float32 weights that are trained. `sampling_model` is the same object where sampling is in
     float32 too, or where only `adapters` are trained; else a copy in bfloat16. `adapter` is the one that is trained;
-    `begun` if it began with weights from a file, as something other than nothing."""
+    `begun` if it began with weights from a file, as something other than nothing. `sampling_adapters` are those of a
+    `sampling_model` that is a copy."""
 
     model: Any
     sampling_model: Any
@@ -55,6 +56,7 @@ class LoadedModel:
     adapters: Adapters | None = None
     adapter: str = SOLE
     begun: bool = False
+    sampling_adapters: Adapters | None = None
 
     def of(self, adapter: str) -> LoadedModel:
         """The same model, with another of its adapters as the one that is trained."""
@@ -68,10 +70,13 @@ class LoadedModel:
             self.adapters.load(directory, self.adapter)
 
     def with_copy(self) -> LoadedModel:
-        """The same model, sampled from a copy of its weights, which stays as it is while they are trained."""
-        assert self.adapters is None, "astune.config.rules refuses it"
+        """The same model, sampled from a copy of its weights, which stays as it is while they are trained. Of one with
+        adapters only these are copied."""
         if self.sampling_model is not self.model:
             return self
+        if self.adapters is not None:
+            model, adapters = self.adapters.copy_over_base(self.model)
+            return replace(self, sampling_model=model, sampling_adapters=adapters)
         return replace(self, sampling_model=copy.deepcopy(self.model).requires_grad_(False))
 
     def trainable(self) -> list[torch.nn.Parameter]:
@@ -95,10 +100,13 @@ class LoadedModel:
             yield
 
     def copy_to_sampler(self) -> None:
+        """Hand over what is trained: all weights, or one adapter."""
         if self.sampling_model is self.model:
             return
+        own = self.sampling_adapters
+        targets = self.sampling_model.parameters() if own is None else own.parameters(self.adapter)
         with torch.no_grad():
-            for target, source in zip(self.sampling_model.parameters(), self.model.parameters(), strict=True):
+            for target, source in zip(targets, self.trainable(), strict=True):
                 target.copy_(source)
 
     def load_weights(self, directory: Path) -> None:
