@@ -8,6 +8,9 @@ The first version stays, in the place that has the model's own name: evaluations
 can be compared from step to step. The others are the newest. An episode tells which it met: `Turn.model` is `rival`,
 `Turn.policy_version` the version of the wolf.
 
+A version whose place a newer one is to have is not drawn any more, and leaves it once no step is under way that met it:
+at once, unless rollouts are ahead of training.
+
 By win rate a version is drawn in proportion to the square of how often it wins, as in AlphaStar's prioritised
 fictitious self-play. A version that was not met yet counts as one that wins every second time.
 """
@@ -66,15 +69,24 @@ class PastVersions:
     def __init__(self, name: str, config: NamedModelConfig, places: VersionPlaces) -> None:
         self.name, self._config, self._places = name, config, places
         self.kept = {places.names[0]: Kept(0)}
+        self._leaving: str | None = None
+        self._met: dict[int, set[str]] = {}
+        """The places that were drawn, by the steps under way."""
 
-    def draw(self, seed: int) -> str:
-        """Draw a version: the name of its place. Equal seeds draw the same."""
-        weights = [1.0 if self._config.draw == "uniform" else kept.weight for kept in self.kept.values()]
-        return random.Random(f"{self.name}/{seed}").choices([*self.kept], weights)[0]
+    def draw(self, seed: int, step: int) -> str:
+        """Draw a version for a task of a step: the name of its place. Equal seeds draw the same."""
+        there = {name: kept for name, kept in self.kept.items() if name != self._leaving}
+        weights = [1.0 if self._config.draw == "uniform" else kept.weight for kept in there.values()]
+        drawn = random.Random(f"{self.name}/{seed}").choices([*there], weights)[0]
+        self._met.setdefault(step, set()).add(drawn)
+        return drawn
 
-    def finish_step(self, groups: Sequence[Group], trained: Collection[str], version: int) -> dict[str, float]:
-        """Count who won in these groups, and keep the model if it is the turn of its `version`. `trained` are the
-        models that learn. Returns figures."""
+    def finish_step(
+        self, step: int, groups: Sequence[Group], trained: Collection[str], version: int
+    ) -> dict[str, float]:
+        """Count who won in the groups of a step, and keep the model if it is the turn of its `version`. `trained` are
+        the models that learn. Returns figures."""
+        self._met.pop(step, None)
         by_version = {kept.version: kept for kept in self.kept.values()}
         for kept in self.kept.values():
             kept.met, kept.won = REMEMBERED * kept.met, REMEMBERED * kept.won
@@ -88,8 +100,10 @@ class PastVersions:
                 points.append(point)
         if version - max(by_version) >= self._config.every:
             place = next((name for name in self._places.names if name not in self.kept), None) or self._find_oldest()
-            self._places.keep(place)
-            self.kept[place] = Kept(version)
+            self._leaving = place if any(place in met for met in self._met.values()) else None
+            if self._leaving is None:
+                self._places.keep(place)
+                self.kept[place] = Kept(version)
         figures = {"versions": float(len(self.kept))}
         return figures | {"won": fmean(points)} if points else figures
 

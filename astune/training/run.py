@@ -234,7 +234,7 @@ async def roll_out(
                 run.setup,
                 judges_alone=step is None,
                 quorum=quorum,
-                draw_versions=draw_none if step is None else partial(draw_versions, run.past),
+                draw_versions=draw_none if step is None else partial(draw_versions, run.past, step),
             ),
             seed=run.config.seed,
             sampling=sampling,
@@ -245,9 +245,9 @@ async def roll_out(
         )
 
 
-def draw_versions(past: Sequence[PastVersions], seed: int) -> dict[str, str]:
-    """Draw a version of each of the models that are earlier versions of another."""
-    return {each.name: each.draw(seed) for each in past}
+def draw_versions(past: Sequence[PastVersions], step: int, seed: int) -> dict[str, str]:
+    """Draw for a task of a step a version of each of the models that are earlier versions of another."""
+    return {each.name: each.draw(seed, step) for each in past}
 
 
 def finish_past(run: TrainingRun, groups: Sequence[Group]) -> dict[str, float]:
@@ -256,7 +256,7 @@ def finish_past(run: TrainingRun, groups: Sequence[Group]) -> dict[str, float]:
     for past in run.past:
         of = run.config.models[past.name].past_of or ""
         version = run.pupils[of].learner.policy_version
-        figures |= name_figures(past.name, past.finish_step(groups, [*run.pupils], version))
+        figures |= name_figures(past.name, past.finish_step(run.step, groups, [*run.pupils], version))
     return figures
 
 
@@ -323,7 +323,7 @@ async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str, told
     with run.watch:
         groups, again = await play_redrawn(
             groups,
-            replace(run.setup, draw_versions=partial(draw_versions, run.past)),
+            replace(run.setup, draw_versions=partial(draw_versions, run.past, step)),
             models,
             seed=run.config.seed,
             sampling=sampling,

@@ -52,7 +52,7 @@ def played(version: int, passed: bool | None = None, **rewards: float) -> Episod
 
 def play(past: PastVersions, shelf: Shelf, version: int, *episodes: Episode) -> dict[str, float]:
     shelf.now = version
-    return past.finish_step([Group(TASK, episodes)], ["wolf"], version)
+    return past.finish_step(0, [Group(TASK, episodes)], ["wolf"], version)
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.integers(2, 6), st.integers(1, 4))
@@ -69,6 +69,18 @@ def test_the_first_version_stays_and_the_others_are_the_newest(grown: list[int],
     assert {name: each.version for name, each in past.kept.items()} == shelf.held
 
 
+def test_a_version_stays_as_long_as_a_step_that_met_it_is_under_way() -> None:
+    past, shelf = make_past(2, every=1)
+    play(past, shelf, 1)
+    assert {past.draw(seed, 5) for seed in range(20)} == {"old", "old@1"}
+    play(past, shelf, 2, played(1))  # of another step: the new one waits
+    assert shelf.held["old@1"] == 1 and {past.draw(seed, 6) for seed in range(20)} == {"old"}
+    shelf.now = 3
+    past.finish_step(5, [Group(TASK, (played(1),))], ["wolf"], 3)
+    assert shelf.held["old@1"] == past.kept["old@1"].version == 3
+    assert {past.draw(seed, 7) for seed in range(20)} == {"old", "old@1"}
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40))
 def test_a_draw_is_of_a_kept_version_by_the_seed_and_by_how_often_it_wins(games: list[tuple[int, bool]]) -> None:
     uniform, by_rate = make_past(every=1), make_past(every=1, draw="by_win_rate")
@@ -76,12 +88,12 @@ def test_a_draw_is_of_a_kept_version_by_the_seed_and_by_how_often_it_wins(games:
         for version in range(1, 5):
             play(past, shelf, version)
         play(past, shelf, 4, *(played(version, not won) for version, won in games))
-        assert [past.draw(seed) for seed in range(20)] == [past.draw(seed) for seed in range(20)]
-    shares = Counter(uniform[0].draw(seed) for seed in range(500))
+        assert [past.draw(seed, 0) for seed in range(20)] == [past.draw(seed, 0) for seed in range(20)]
+    shares = Counter(uniform[0].draw(seed, 0) for seed in range(500))
     assert all(50 < shares[name] < 150 for name in uniform[1].names)
     kept = by_rate[0].kept
     total = sum(each.weight for each in kept.values())
-    drawn = Counter(by_rate[0].draw(seed) for seed in range(500))
+    drawn = Counter(by_rate[0].draw(seed, 0) for seed in range(500))
     assert all(abs(drawn[name] / 500 - each.weight / total) < 0.12 for name, each in kept.items())
     won, lost = ([each.weight for each in kept.values() if each.met and each.won == end * each.met] for end in (1, 0))
     assert not won or not lost or min(won) > max(lost)
@@ -112,7 +124,7 @@ def test_versions_go_on_as_they_were_saved(tmp_path: Path) -> None:
     again, other = make_past(3, every=1, draw="by_win_rate")
     again.load(tmp_path)
     assert again.kept == past.kept and other.held == shelf.held
-    assert [again.draw(seed) for seed in range(50)] == [past.draw(seed) for seed in range(50)]
+    assert [again.draw(seed, 0) for seed in range(50)] == [past.draw(seed, 0) for seed in range(50)]
     (tmp_path / "old" / "versions.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"versions.json is damaged"):
         again.load(tmp_path)

@@ -54,9 +54,11 @@ def load_engine(config: AstuneConfig) -> Engine:
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     if config.models:
+        adapters = loaded.sampling_adapters or loaded.adapters
+        assert adapters is not None, "astune.config.rules asks for them"
         learners = load_learners(config, loaded, sampler, beside=beside)
         places = {
-            name: AdapterPlaces(loaded, sampler, model.past_of, places_of(config)[name])
+            name: AdapterPlaces(adapters, sampler, model.past_of, places_of(config)[name])
             for name, model in config.models.items()
             if model.past_of is not None
         }

@@ -71,14 +71,6 @@ def _async(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
             f"got {astune.model.lora.base!r}, and with astune.synchronizer.style 'async' two threads would read a base "
             "in 4 bits, whose kernels may change how it is laid out; expected 'dtype'",
         )
-    for name, model in astune.models.items():
-        if model.past_of is not None:
-            yield (
-                f"astune.models.{name}.past_of",
-                "a version gives its place to a newer one between two steps, and with astune.synchronizer.style "
-                "'async' episodes under way would meet two opponents; expected style 'fixed', or a frozen model with "
-                "start_from",
-            )
 
 
 def engine_contradictions(astune: AstuneConfig, *, plays: bool) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from astune.backbone.local.model.model import LoadedModel
+from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.types import Generation, Sampling
 
@@ -49,23 +49,22 @@ class AdapterSampler:
 
 
 class AdapterPlaces:
-    """Places for earlier versions of the adapter `of`: adapters of its shape, which answer in the same batches."""
+    """Places for earlier versions of the adapter `of`: adapters of its shape, which answer in the same batches.
+    `adapters` are those that the sampler computes with."""
 
-    def __init__(self, loaded: LoadedModel, sampler: Sampler, of: str, names: Sequence[str]) -> None:
+    def __init__(self, adapters: Adapters, sampler: Sampler, of: str, names: Sequence[str]) -> None:
         self.names = names
-        self._loaded, self._sampler, self._of = loaded, sampler, of
+        self._adapters, self._sampler, self._of = adapters, sampler, of
 
     def keep(self, name: str) -> None:
-        assert self._loaded.adapters is not None, "astune.config.rules asks for them"
-        self._loaded.adapters.copy(self._of, name)
+        self._adapters.copy(self._of, name)
         self._begin(name, self._sampler.versions[self._of])
 
     def save(self, name: str, folder: Path) -> None:
-        assert self._loaded.adapters is not None
-        self._loaded.adapters.save(folder, name)
+        self._adapters.save(folder, name)
 
     def load(self, name: str, folder: Path, version: int) -> None:
-        self._loaded.of(name).begin_adapter(folder)
+        self._adapters.load(folder, name)
         self._begin(name, version)
 
     def _begin(self, name: str, version: int) -> None:
