@@ -7,7 +7,7 @@ at a time, P tokens of the longest, T tokens of a micro-batch, a = b (20 h + 5 i
 | what | all weights are trained | an adapter is trained |
 | --- | --- | --- |
 | weights | 4 N | b N; in 4 bits 0.5625 for each number of the layers, b for each of embedding and head |
-| the sampler's copy | b N where b is not 4, or rollouts do not wait for training (`synchronizer.style: async`) | none |
+| the sampler's copy | b N where b is not 4, or rollouts are ahead (`synchronizer.style: async`) | none, 4 A |
 | on a processor of AMD weights laid out for oneDNN, and its programs | b N, 96 MiB | none |
 | adapters | none | 4 A |
 | gradient | 4 N | 4 A |
@@ -101,7 +101,11 @@ def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[s
     )
     if not extent.trains:
         return parts
-    return parts | (_training_of_several if config.models else _training)(size, config, extent)
+    parts |= (_training_of_several if config.models else _training)(size, config, extent)
+    adapters = sum(part for name, part in parts.items() if name.startswith("adapters"))
+    if adapters and config.synchronizer.style == "async":
+        parts["the sampler's copy of the adapters (x 4)"] = adapters
+    return parts
 
 
 def _with_server(

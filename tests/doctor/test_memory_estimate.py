@@ -76,8 +76,16 @@ def test_each_of_several_models_has_an_adapter_and_only_those_that_are_trained_a
 
 def test_rollouts_that_do_not_wait_take_a_copy_of_the_weights() -> None:
     extent = Extent(reduced=False, trains=True, positions=100, tokens=100)
-    ahead = estimate(QWEN3_8B, config_of(synchronizer={"style": "async", "max_staleness": 1}), extent)
-    assert sum(ahead.values()) - sum(estimate(QWEN3_8B, config_of(), extent).values()) == 4 * QWEN3_8B.parameters
+
+    def copied(**sections: Any) -> float:
+        ahead = config_of(synchronizer={"style": "async", "max_staleness": 1}, **sections)
+        by_turns = estimate(QWEN3_8B, config_of(**sections), extent)
+        return sum(estimate(QWEN3_8B, ahead, extent).values()) - sum(by_turns.values())
+
+    assert copied() == 4 * QWEN3_8B.parameters
+    adapter = 4 * adapter_numbers(QWEN3_8B, 8, AstuneConfig().model.lora.targets)
+    assert copied(model={"lora": {"rank": 8}}) == adapter
+    assert copied(model={"lora": {"rank": 8}}, models={"a": {}, "b": {"frozen": True}}) == 2 * adapter
 
 
 def test_weights_that_are_laid_out_for_the_processor_are_a_copy_of_all_or_none() -> None:
