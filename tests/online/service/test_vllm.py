@@ -66,11 +66,11 @@ async def test_new_versions_are_adapters_that_it_loads(chat_format, tmp_path):
         folder.mkdir()
         (folder / name).write_text("{}")
     version = ModelVersion(1, folder="v1", sha256=seal(adapter))
-    for _ in range(2):  # the service was started again, the vLLM was not
-        policy = loading.load(version)
+    # The service was started again, the vLLM was not. A policy that nobody has any more is unloaded, in a thread.
+    policy, again = (loading.load(version) for _ in range(2))
     (name,) = vllm.adapters
     assert name.startswith("astune-v1-") and vllm.adapters[name] == str(adapter)
-    assert (await policy.generate([5], Sampling(4))).policy_version == 1
+    assert [(await each.generate([5], Sampling(4))).policy_version for each in (policy, again)] == [1, 1]
     assert vllm.requests[-1]["model"] == name
     with pytest.raises(ModelError, match="version 2 has all weights, and a vLLM takes adapters alone"):
         loading.load(ModelVersion(2, folder="v2", sha256=seal(whole)))
