@@ -28,7 +28,7 @@ def check(episodes):
     assert episodes
     for episode in episodes:
         # Who draws its answers may draw calls for ever.
-        assert episode.error is None or "astune.rollout.max_turns" in episode.error, episode.error
+        assert episode.error is None or "astune.rollout.max_turns" in episode.error.message, episode.error
         assert (episode.tools["show"].calls, episode.tools["add"].calls) == (1, 1)
         assert not episode.tools["show"].causes and not episode.tools["add"].causes
 
