@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -145,7 +145,7 @@ def _share_episode(episode: Episode, how: AgentReward) -> Episode:
         return episode
     if how == "same":
         return replace(episode, agent_rewards={})
-    team = _team(episode)
+    team = list_trained(episode.turns)
     if how == "leave_one_out":
         gained = {agent: _subtract(episode.verdict.reward, episode.metrics[REDRAWN + agent]) for agent in team}
         return replace(episode, agent_rewards=gained)
@@ -157,15 +157,18 @@ def _share_episode(episode: Episode, how: AgentReward) -> Episode:
     return replace(episode, agent_rewards={**episode.agent_rewards, **differences})
 
 
-def _team(episode: Episode) -> list[str]:
-    return sorted({turn.agent for turn in episode.turns if turn.trainable})
+def list_trained(turns: Iterable[Turn]) -> list[str]:
+    """List the agents with a turn that is trained."""
+    return sorted({turn.agent for turn in turns if turn.trainable})
 
 
 def leave_unreplayed(groups: Sequence[Group]) -> Ruled:
     """Leave out judged episodes of which it is not known what an agent gained."""
 
     def is_known(episode: Episode) -> bool:
-        return episode.verdict is None or all(REDRAWN + agent in episode.metrics for agent in _team(episode))
+        return episode.verdict is None or all(
+            REDRAWN + agent in episode.metrics for agent in list_trained(episode.turns)
+        )
 
     lost = [(NOT_REPLAYED, each) for group in groups for each in group.episodes if not is_known(each)]
     return Ruled([replace(group, episodes=tuple(filter(is_known, group.episodes))) for group in groups], lost)

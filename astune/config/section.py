@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -52,6 +52,19 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def flatten(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The entries of nested sections by their dotted names.
+
+    >>> dict(flatten({"trainer": {"learning_rate": 1e-5}, "seed": 1}))
+    {'trainer.learning_rate': 1e-05, 'seed': 1}
+    """
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 Plugin = Annotated[str, Located("plugin")]

@@ -132,8 +132,9 @@ def read_older_keys(layer: Layer) -> None:
         elif older.now in layer.places:
             logger.warning("%s: %s is not read, as %s, its newer name, is there too", place, key, older.now)
         else:
-            layer.put(older.now, older.read(value), place)
-            logger.warning("%s: %s is now %s, and is read as %r", place, key, older.now, older.read(value))
+            read = older.read(value)
+            layer.put(older.now, read, place)
+            logger.warning("%s: %s is now %s, and is read as %r", place, key, older.now, read)
 
 
 def _keys(value: Any, key: str) -> Iterator[str]:

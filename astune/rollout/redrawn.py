@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from astune.algorithm.batch_rules import REDRAWN
+from astune.algorithm.batch_rules import REDRAWN, list_trained
 from astune.errors import ConfigError
 from astune.rollout.episode import run_episode
 from astune.rollout.group import OnEpisode, episode_seed
@@ -28,7 +28,7 @@ from astune.types import Episode, Group, Sampling, Task, Turn
 def list_agents(episode: Episode, models: Collection[str]) -> list[str]:
     """List the agents of a judged attempt that are trained, of those models; "" is the only one."""
     turns = () if episode.verdict is None else episode.turns
-    return sorted({turn.agent for turn in turns if turn.trainable and turn.model in models})
+    return list_trained(turn for turn in turns if turn.model in models)
 
 
 def count_again(groups: Sequence[Group], models: Collection[str]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from astune.config.section import flatten
 from astune.context_tracker.prompt.messages import REASONING_KEYS, show_content
 from astune.online.follow.followed import Followed, FollowKind
 
@@ -264,7 +265,7 @@ def read_consent(rows: Iterable[Mapping[str, Any]], rules: ReadingRules) -> bool
     """Tell whether a person agreed to training, by the flags in `rows`, of whatever spelling: one that says no counts
     more. With `rules.consent` that flag alone counts, and where it is not there nobody agreed."""
     found = []
-    for name, value in (flag for row in rows for flag in _flatten(row)):
+    for name, value in (flag for row in rows for flag in flatten(row)):
         sense = name == rules.consent if rules.consent is not None else _sense_of(name)
         if value is not None and sense is not None and (sense or rules.consent is None):
             said = [
@@ -273,15 +274,6 @@ def read_consent(rows: Iterable[Mapping[str, Any]], rules: ReadingRules) -> bool
             ]
             found.append(any(word in YES or word.startswith("train") for word in said) == sense)
     return all(found) if found else (None if rules.consent is None else False)
-
-
-def _flatten(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in a row and its sections, with names such as `user.consent`."""
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _sense_of(name: str) -> bool | None:

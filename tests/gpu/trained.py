@@ -51,7 +51,7 @@ def trained(
         slots=8,
         context_length=loaded.context_length,
         family=loaded.family,
-        adapters=loaded.sampling_adapters or loaded.adapters,
+        adapters=loaded.sampling_adapters,
     )
     learner = LocalLearner(
         loaded,

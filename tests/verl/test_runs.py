@@ -96,7 +96,8 @@ def end_by_sigterm(process: subprocess.Popen[str], run: Path, step: int) -> tupl
 
 @pytest.mark.fault("Runs and resuming", "a run on verl gets SIGTERM", "the steps done are saved; it ends with 130")
 def test_sigterm_saves_a_run_and_ends_its_processes(tmp_path: Path) -> None:
-    end_by_sigterm(launch(tmp_path, "astune.trainer.save_every=0", *SEPARATE), tmp_path / RUN, 2)
+    done, _ = end_by_sigterm(launch(tmp_path, "astune.trainer.save_every=0", *SEPARATE), tmp_path / RUN, 2)
+    assert done[:2] == [1, 2]
 
 
 @pytest.mark.release  # in CI: test_ranks, and a run that is stopped and goes on in test_on_ray

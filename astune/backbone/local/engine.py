@@ -54,7 +54,7 @@ def load_engine(config: AstuneConfig) -> Engine:
     beside = config.synchronizer.style == "async"
     loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     if config.models:
-        adapters = loaded.sampling_adapters or loaded.adapters
+        adapters = loaded.sampling_adapters
         assert adapters is not None, "astune.config.rules asks for them"
         learners = load_learners(config, loaded, sampler, beside=beside)
         places = {
@@ -106,7 +106,7 @@ def load_policy(
         context_length=loaded.context_length,
         decode=chat_format.decode,
         family=loaded.family,
-        adapters=loaded.sampling_adapters or loaded.adapters,
+        adapters=loaded.sampling_adapters,
         rounds=rounds,
     )
     return loaded, sampler, chat_format

@@ -8,13 +8,14 @@ compare       two versions
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from astune.config.online import OnlineConfig
+from astune.config.section import flatten
 from astune.errors import StoreError
 from astune.online.store import aliases, audit
 from astune.online.store.feedback.states import lock
@@ -105,19 +106,10 @@ def compare(connection: sa.Connection, first: ModelVersion, second: ModelVersion
         tree.distance(first.number, second.number),
         None if None in digests else digests[0] == digests[1],
         _differences(first.figures, second.figures),
-        _differences(dict(_flatten(first.config)), dict(_flatten(second.config))),
+        _differences(dict(flatten(first.config)), dict(flatten(second.config))),
     )
 
 
 def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     names = sorted({*first, *second})
     return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
-
-
-def _flatten(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of nested sections by their dotted names."""
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

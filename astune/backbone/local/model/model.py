@@ -42,8 +42,8 @@ MOST_NAMED = 5
 class LoadedModel:
     """`model` holds the float32 weights that are trained. `sampling_model` is the same object where sampling is in
     float32 too, or where only `adapters` are trained; else a copy in bfloat16. `adapter` is the one that is trained;
-    `begun` if it began with weights from a file, as something other than nothing. `sampling_adapters` are those of a
-    `sampling_model` that is a copy."""
+    `begun` if it began with weights from a file, as something other than nothing. `sampling_adapters` are those of
+    `sampling_model`: the same objects, unless that is a copy."""
 
     model: Any
     sampling_model: Any
@@ -57,6 +57,10 @@ class LoadedModel:
     adapter: str = SOLE
     begun: bool = False
     sampling_adapters: Adapters | None = None
+
+    def __post_init__(self) -> None:
+        if self.sampling_adapters is None:
+            self.sampling_adapters = self.adapters
 
     def of(self, adapter: str) -> LoadedModel:
         """The same model, with another of its adapters as the one that is trained."""
