@@ -210,7 +210,7 @@ async def _attack(served: Served, patient: bool, most: float) -> list[Found]:
     if patient:
         unfinished = (_verdict(served, case, good, most) for case in every if case.unfinished)
         found += await asyncio.gather(*unfinished)
-    for _ in range(50):
+    for _ in range(600):
         if (left := served.open_files() - before) <= SPARE_FILES:
             break
         await asyncio.sleep(0.1)

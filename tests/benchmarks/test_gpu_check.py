@@ -54,7 +54,7 @@ def test_a_part_that_crashes_costs_itself_alone_and_what_it_found_stays(checked:
 
 
 def test_a_part_that_hangs_is_ended_with_all_that_it_started(checked: Callable[..., Any]) -> None:
-    found = checked(part("one", "hangs", seconds=3), part("two"))
+    found = checked(part("one", "hangs", seconds=10), part("two"))
     assert statuses(found) == ["cut", "passed"] and found["exit code"] == 1
     child = found["one"]["facts"]["child"]
     for _ in range(600):  # whoever takes in orphans has to notice its end

@@ -23,17 +23,20 @@ PRICES = {"prompt_price": 2_000_000, "completion_price": 1_000_000}
 
 
 class Busy:
-    """Answers after a moment, and counts the most requests at once."""
+    """Answers after a moment, the first ones once so many are there, and counts the most requests at once."""
 
-    def __init__(self, seconds=0.05):
-        self.seconds, self.now, self.most, self.lock = seconds, 0, 0, threading.Lock()
+    def __init__(self, seconds=0.05, together=1):
+        self.seconds, self.now, self.most, self.together = seconds, 0, 0, together
+        self.changed = threading.Condition()
 
     def __call__(self, body):
-        with self.lock:
+        with self.changed:
             self.now += 1
             self.most = max(self.most, self.now)
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: self.most >= self.together, 60)
         time.sleep(self.seconds)
-        with self.lock:
+        with self.changed:
             self.now -= 1
         return GOOD
 
@@ -180,13 +183,13 @@ async def test_a_reply_that_came_while_another_model_failed_is_not_paid_again(tm
 
     def fail_late(body):
         arrived.set()
-        answered.wait(10)
+        answered.wait(60)
         return 500
 
     with ScriptedChatServer(fail_late) as broken, ScriptedChatServer([GOOD]) as good:
         models = chat_models(broken, good, cache=tmp_path / "replies.sqlite")
         waiting = asyncio.create_task(ask(models))
-        await asyncio.to_thread(arrived.wait, 10)
+        await asyncio.to_thread(arrived.wait, 60)
         await ask(models, model="b")
         answered.set()
         answer = await waiting
@@ -354,7 +357,7 @@ async def test_a_cost_that_cannot_be_known_ends_a_budget_of_money():
 
 
 async def test_no_more_calls_are_under_way_than_allowed_over_all_models():
-    busy = Busy()
+    busy = Busy(together=3)
     with ScriptedChatServer(busy) as one, ScriptedChatServer(busy) as two:
         models = chat_models(one, two, max_concurrent=3)
         await asyncio.gather(*(ask(models, vote=at, model="ab"[at % 2]) for at in range(10)))
@@ -372,18 +375,19 @@ async def test_equal_requests_under_way_are_sent_once():
 
 
 async def test_others_get_their_answer_when_the_first_who_asked_is_cancelled():
-    arrived = threading.Event()
+    arrived, release = threading.Event(), threading.Event()
 
     def answer(body):
         arrived.set()
-        time.sleep(0.1)
+        release.wait(60)
         return GOOD
 
     with ScriptedChatServer(answer) as server:
         models = chat_models(server)
         first, second = asyncio.create_task(ask(models)), asyncio.create_task(ask(models))
-        await asyncio.to_thread(arrived.wait, 10)
+        await asyncio.to_thread(arrived.wait, 60)
         first.cancel()
+        release.set()
         assert (await second).value.score == 3
         assert first.cancelled()
     assert (len(server.requests), models.usage.calls) == (1, 1)
@@ -394,14 +398,14 @@ async def test_a_call_that_nobody_waits_for_is_given_up_and_can_be_asked_anew():
 
     def answer(body):
         arrived.set()
-        release.wait(10)
+        release.wait(60)
         return GOOD
 
     with ScriptedChatServer(answer) as server:
         models = chat_models(server)
         models.budget = Budget(max_calls=1)
         first = asyncio.create_task(ask(models))
-        await asyncio.to_thread(arrived.wait, 10)
+        await asyncio.to_thread(arrived.wait, 60)
         first.cancel()
         await asyncio.wait([first])
         again = asyncio.create_task(ask(models, vote=1))

@@ -410,7 +410,7 @@ def test_a_workflow_that_blocks_its_event_loop_is_left_behind(
     run_doctor: RunDoctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dry_run, "SECONDS", 0.05)
-    monkeypatch.setattr(scripted_episode, "GRACE", 0.1)
+    monkeypatch.setattr(scripted_episode, "GRACE", 1.5)  # half of what it blocks for
     monkeypatch.setattr(blocking, "EVERY", 0.01)
     found = the_problem(run_doctor(**agent("time.sleep(3)", before="import time")))
     assert found.check == "dry run" and "blocks the event loop" in found.what and "asyncio.sleep" in found.fix

@@ -113,7 +113,7 @@ class MisbehavingService:
     async def is_left_alone(self):
         """Waits until no connection is open but those that clients on this loop keep for later calls."""
         kept = await connections()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while self.open > len(kept.idle):
                 await asyncio.sleep(0.005)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ pytest.importorskip("agentscope_runtime")
 from astune.clients.env_service import EnvInstance, EnvServiceClient
 from astune.config.tasks import TaskReaderConfig
 from astune.errors import EnvServiceError
+from astune.support.http.serving import bound_socket
 from astune.task_reader import make_reader
 
 HERE = Path(__file__).parent
@@ -23,18 +23,17 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, HERE / "runtime_box.py", str(port)], stdout=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as http:
-            http.get(f"{url}/healthz", timeout=60.0)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
+    with bound_socket("127.0.0.1", 0) as held:  # so that nobody else is given the port until the server has it
+        port = held.getsockname()[1]
+        process = subprocess.Popen([sys.executable, HERE / "runtime_box.py", str(port)], stdout=subprocess.DEVNULL)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=9)) as http:
+                http.get(f"{url}/healthz", timeout=60.0)
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
 
 
 async def play(url: str, env_type: str, task_id: str, *texts: str) -> tuple[list[str], float]:

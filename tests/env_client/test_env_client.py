@@ -224,7 +224,7 @@ print("done")
 
 def test_a_client_may_be_used_on_loops_one_after_another_which_end_without_a_warning(service):
     code = [sys.executable, "-X", "dev", "-W", "error", "-c", LOOPS, f"{service.url}/loops/well"]
-    done = subprocess.run(code, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(code, capture_output=True, text=True, timeout=300)
     assert done.stdout == "done\n" and "Warning" not in done.stderr and "never" not in done.stderr, done.stderr
 
 

@@ -13,7 +13,7 @@ from astune.errors import EnvServiceError
 FAULTS = ["well", "reset", "reset_after", "half", "half_head", "wrong_json", "empty", "gzip", "page", "500", "failed"]
 FAULTS += ["busy", "busy_json", "lost", "slow", "stall"]
 STEPS, RETRIES, TIMEOUT, CREATE_TIMEOUT = 3, 2, 0.05, 0.1
-SPARE_SECONDS = 10.0
+SPARE_SECONDS = 60.0
 """For a machine that is busy: a call that hangs would take for ever."""
 
 names = itertools.count()

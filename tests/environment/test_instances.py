@@ -162,7 +162,7 @@ async def test_what_is_in_use_does_not_expire() -> None:
     with service() as (instances, metrics, rooms):
         await make(instances, ("create", "1", "a"))
         step = asyncio.ensure_future(make(instances, ("step", "1", "wait")))
-        assert await asyncio.to_thread(rooms.entered.wait, 20)
+        assert await asyncio.to_thread(rooms.entered.wait, 60)
         await make(instances, ("expire", "", ""))
         assert metrics.expired == 0
         rooms.gate.set()
@@ -194,7 +194,7 @@ async def test_workers_run_as_much_at_once_as_there_are_threads() -> None:
 async def test_workers_that_were_stopped_take_nothing_and_keep_nobody_waiting() -> None:
     workers, rooms = Workers(1), Rooms()
     begun = threading.Event()
-    running = asyncio.ensure_future(workers.run(lambda: begun.set() or rooms.gate.wait(20)))
+    running = asyncio.ensure_future(workers.run(lambda: begun.set() or rooms.gate.wait(60)))
     assert await asyncio.to_thread(begun.wait, 60)
     workers.stop()
     with pytest.raises(TimeoutError):

@@ -31,7 +31,7 @@ def client_of(service):
     return httpx.Client(base_url=service.env_url, headers={"Authorization": f"Bearer {service.own_token}"})
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -32,7 +32,7 @@ async def raw_post(url, head, *pieces):
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
-    header = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    header = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     length = int(header.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
     body = json.loads(await reader.readexactly(length))
     writer.close()

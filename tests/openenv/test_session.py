@@ -77,7 +77,7 @@ async def test_a_ping_is_answered_while_nothing_is_asked():
 
     async with served(behave) as url:
         session = await Session.open(url, {}, seconds=20)
-        await asyncio.wait_for(ponged.wait(), 20)
+        await asyncio.wait_for(ponged.wait(), 60)
         assert await session.ask(ASKED, seconds=20) == {"type": "state"}
         await session.close()
 

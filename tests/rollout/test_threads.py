@@ -21,6 +21,7 @@ from astune.support.current_episode import EPISODE
 from astune.types import Sampling, StopReason, Task, WorkflowOutput
 from astune.workflow.lifetime import Lifetime
 from astune.workflow.workflow_base import Workflow, as_workflow
+from tests.passing_time import pass_time
 from tests.rows import each_row
 
 HI_TASK = Task("t1", "What is 2 + 2?", answer="4")
@@ -171,11 +172,12 @@ async def test_a_thread_that_waits_for_the_model_ends_with_its_episode(make_setu
                 refused.append(error)
         return WorkflowOutput(answer="4")
 
-    setup = make_setup(workflow, episode_timeout=0.2)
+    setup = make_setup(workflow, episode_timeout=600)
     called = asyncio.Event()
 
     async def never(prompt_ids, sampling):
         called.set()
+        pass_time(601)
         await asyncio.Event().wait()
 
     setup.policy.generate = never

@@ -54,7 +54,7 @@ CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo 6 > n; cat 
 
 
 async def test_an_agent_with_bash_acts_in_its_sandbox_and_its_limits_are_figures(run_in, caplog):
-    settings = {"limits": {"command_seconds": 0.5}}
+    settings = {"limits": {"command_seconds": 2.0}}
     episode = await run_in(settings, reply_with_tools, [CALL, "4"], context_length=32768)
     assert (episode.stop_reason, episode.reward) == (StopReason.COMPLETED, 1.0)
     assert (episode.tools["Bash"].calls, episode.tools["Bash"].causes) == (1, {"time_limit": 1})

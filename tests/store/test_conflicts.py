@@ -109,7 +109,7 @@ def test_a_file_that_is_locked_is_tried_again(
     with others.writing() as connection:
         record(connection, request_of("a", "n"))
         waiting.start()
-        assert refused.wait(30)
+        assert refused.wait(60)
     waiting.join()
     assert recorded(others) == ["m", "n"]
     mine.close()

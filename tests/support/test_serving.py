@@ -43,7 +43,7 @@ class App:
             length += len(message["body"])
             more = message["more_body"]
         if path == "/slow":
-            await asyncio.to_thread(self.gate.wait, 20)
+            await asyncio.to_thread(self.gate.wait, 60)
         answer = b"a" * 2**25 if path == "/long" else b"%d" % length
         headers = [(b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -60,7 +60,7 @@ class Served:
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
 
     def open(self) -> socket.socket:
-        return socket.create_connection(self.socket.getsockname(), timeout=20)
+        return socket.create_connection(self.socket.getsockname(), timeout=60)
 
 
 @pytest.fixture
@@ -97,7 +97,9 @@ def until_closed(connection: socket.socket) -> bytes:
 def answer(connection: socket.socket) -> bytes:
     told = b""
     while not told.endswith(b"\r\n\r\n"):
-        told += connection.recv(1)
+        byte = connection.recv(1)
+        assert byte, told
+        told += byte
     length = int(told.partition(b"content-length: ")[2].split(b"\r\n")[0])
     return b"".join(connection.recv(1) for _ in range(length))
 
@@ -141,7 +143,7 @@ def test_an_application_hears_that_a_body_stopped_coming(served: Served) -> None
     with closing(served.open()) as connection:
         connection.sendall(GOOD[:-1])
         assert until_closed(connection) == b""
-    assert served.app.disconnected.wait(20)
+    assert served.app.disconnected.wait(60)
 
 
 @pytest.mark.fault(AREA, "a client sends its request byte by byte", "the connection is closed after 30 seconds")
@@ -213,7 +215,7 @@ def test_a_head_may_have_64_kib(patient: Served, line: bytes) -> None:
         connection.settimeout(0.05)
         with pytest.raises(TimeoutError):
             connection.recv(1)
-        connection.settimeout(20)
+        connection.settimeout(60)
         connection.sendall(b"a")
         assert until_closed(connection).startswith(b"HTTP/1.1 431 ")
 

@@ -31,20 +31,20 @@ def serve():
 
     @contextmanager
     def run(kind):
-        with bound_socket("127.0.0.1", 0) as free:
-            port = free.getsockname()[1]
-        process = subprocess.Popen([sys.executable, str(SERVER), kind, str(port)], stderr=subprocess.DEVNULL)
-        try:
-            path = {"http": "mcp", "sse": "sse"}[kind]
-            while True:
-                try:
-                    httpx.post(f"http://127.0.0.1:{port}/nothing")
-                    break
-                except httpx.ConnectError:
-                    assert process.poll() is None
-            yield f"http://127.0.0.1:{port}/{path}"
-        finally:
-            process.kill()
-            process.wait()
+        with bound_socket("127.0.0.1", 0) as held:  # so that nobody else is given the port until the server has it
+            port = held.getsockname()[1]
+            process = subprocess.Popen([sys.executable, str(SERVER), kind, str(port)], stderr=subprocess.DEVNULL)
+            try:
+                path = {"http": "mcp", "sse": "sse"}[kind]
+                while True:
+                    try:
+                        httpx.post(f"http://127.0.0.1:{port}/nothing", timeout=60.0)
+                        break
+                    except httpx.ConnectError:
+                        assert process.poll() is None
+                yield f"http://127.0.0.1:{port}/{path}"
+            finally:
+                process.kill()
+                process.wait()
 
     return run

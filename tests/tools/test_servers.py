@@ -35,15 +35,16 @@ async def test_tools_are_called_over_every_transport(kind, serve):
 
 
 async def test_each_failure_has_its_cause_and_a_text_for_the_model():
-    async with servers_of(notes(time_limit=1, longest_result=10)) as servers:
-        tools = await servers.take(TASK)
+    async with servers_of(notes(longest_result=10)) as servers:
+        tools, pool = await servers.take(TASK), servers.pools["notes"]
         calls = [
-            ("refuse", {}, "said_no", "Error executing tool refuse: no such note"[:10]),
-            ("add", {}, "malformed", "Error executing"[:10]),
-            ("shwo", {}, "unknown", "Error: there is no tool 'shwo'. Did you mean 'show'?"),
-            ("sleep", {"seconds": 30}, "time_limit", "Error: sleep gave no answer within 1 s"),
+            ("refuse", {}, 20, "said_no", "Error executing tool refuse: no such note"[:10]),
+            ("add", {}, 20, "malformed", "Error executing"[:10]),
+            ("shwo", {}, 20, "unknown", "Error: there is no tool 'shwo'. Did you mean 'show'?"),
+            ("sleep", {"seconds": 30}, 0.5, "time_limit", "Error: sleep gave no answer within 0.5 s"),
         ]
-        for name, arguments, cause, text in calls:
+        for name, arguments, limit, cause, text in calls:
+            pool.config = pool.config.model_copy(update={"time_limit": limit})
             result = await tools.call(name, arguments)
             assert (result.cause, result.text[: len(text)]) == (cause, text)
 

@@ -170,13 +170,15 @@ def test_what_blocks_and_what_prints_is_told_with_its_line_and_its_episode(
     agent = f"astune.rollout.agentscope_learn_protocol={agents}:blocker"
     report = run_job(conf, agent, "astune.trainer.total_steps=1", *NO_EVALUATION)
     (row,) = rows_of(report)
-    (place,) = [name for name in row if name.startswith("blocked/")]
-    assert place.startswith("blocked/agents.py:") and row[place] == row["time/blocked"] > 0.1
-    assert report.summary["blocked"] == {place.partition("/")[2]: row[place]}
+    code = agents.read_text().splitlines()
+    place = f"agents.py:{1 + code.index('    time.sleep(0.1)')}"
+    told_of = {name.partition("/")[2]: seconds for name, seconds in row.items() if name.startswith("blocked/")}
+    assert told_of[place] > 0.1 and row["time/blocked"] == pytest.approx(sum(told_of.values()))
+    assert report.summary["blocked"] == told_of
     lines = capsys.readouterr().out.splitlines()
     printed = {line for line in lines if "asking" in line}
     assert len(printed) == 6 and all(re.fullmatch(r"\[train/1/\w+/[012]\] asking", line) for line in printed)
-    (told,) = [line for line in lines if "blocked for" in line]
+    told, *_ = [line for line in lines if "blocked for" in line and place in line]
     assert f"{agents}:{place.rpartition(':')[2]}: `time.sleep(0.1)`" in told
 
 

@@ -30,7 +30,7 @@ def test_the_notebook_goes_from_an_agent_to_the_four_cells(tmp_path: Path, monke
     monkeypatch.setenv("PYTHONPATH", str(tutorial_dir().parent))
     notebook = nbformat.read(shutil.copy(NOTEBOOK, tmp_path), as_version=4)
     try:
-        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}).execute()
     finally:
         make_examples.main()  # all of them again, for whoever trains in this checkout
     shown = outputs(notebook)

@@ -76,7 +76,7 @@ def second_node() -> Iterator[psutil.Process]:
     own = {name: value for name, value in os.environ.items() if name not in OF_ONE_PROCESS}
     process = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        wait_for(process, lambda: len(live_nodes()) == 2, 120.0)
+        wait_for(process, lambda: len(live_nodes()) == 2, 600.0)
         children = psutil.Process(process.pid).children(recursive=True)
         yield next(child for child in children if child.name() == "raylet")
     finally:

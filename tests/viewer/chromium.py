@@ -68,7 +68,7 @@ class Chromium:
         os.close(self._send_to)
         os.close(self._read_from)
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(120)
         self._folder.cleanup()
 
     def resize(self, width: int, height: int) -> None:
@@ -93,7 +93,7 @@ class Chromium:
             raise AssertionError(f"{script}: {answer['exceptionDetails']['exception'].get('description')}")
         return answer["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 20.0) -> None:
+    def wait(self, script: str, seconds: float = 120.0) -> None:
         """Until the expression is true."""
         end = time.monotonic() + seconds
         while not self.eval(f"Boolean({script})"):

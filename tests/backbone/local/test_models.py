@@ -415,7 +415,7 @@ def test_models_learn_while_all_of_them_answer_and_each_answer_is_of_the_version
     def learn(self: LocalLearner, *given: Any) -> Update:
         if len(waited) < 2:
             learning.set()
-            waited.append(answered.acquire(timeout=20))
+            waited.append(answered.acquire(timeout=100))
             learning.clear()
         return update(self, *given)
 

@@ -236,7 +236,7 @@ async def test_stop_ends_a_run_that_takes_its_cancellation_for_something_else() 
         runner.observe("a", "b", stubborn)
         await begun.wait()
         tasks = list(runner._session.tasks)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await runner.stop(seconds=0.0)
     assert all(task.done() for task in tasks)
     assert runner.stats().unplayed == 1 and adds_up(runner)

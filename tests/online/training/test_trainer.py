@@ -73,7 +73,7 @@ def test_a_trainer_takes_up_what_another_process_was_in_the_way_of(database: Dat
     ticking = threading.Thread(target=lambda: rows.append(world.tick(trainer)))
     with database.writing():
         ticking.start()
-        assert refused.wait(30)
+        assert refused.wait(60)
     ticking.join()
     trainer.leave()
     own.close()

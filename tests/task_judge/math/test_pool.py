@@ -28,7 +28,15 @@ def is_alive(pid: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pid: int, seconds: float = 20) -> bool:
+async def kill_at_work(pool: MathPool, sign: signal.Signals) -> None:
+    """End the one process of a pool as soon as it has something to compare."""
+    (process,) = pool._pool._dealer.processes
+    while not process.load:
+        await asyncio.sleep(0)
+    os.kill(process.pid, sign)
+
+
+def gone(pid: int, seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -107,9 +115,10 @@ async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error(
     pool = MathPool(workers=1, timeout=600)
     assert await pool.equal("x+1", "1+x")
     [pid] = pool.pids
-    asyncio.get_running_loop().call_later(0.3, os.kill, pid, signal.SIGKILL)
+    killing = asyncio.create_task(kill_at_work(pool, signal.SIGKILL))
     with pytest.raises(JudgeError, match="died with exit code -9") as killed:
         await pool.equal("2", ENDLESS)
+    await killing
     assert not isinstance(killed.value, AnswerAtFault)  # whoever killed it
     assert not await pool.equal("x+1", "2+x")
     assert pool.pids != [pid]
@@ -119,10 +128,10 @@ async def test_a_process_that_dies_is_replaced_and_its_comparison_gets_an_error(
 async def test_an_answer_that_crashes_the_process_is_at_fault(code: signal.Signals) -> None:
     pool = MathPool(workers=1, timeout=600)
     assert await pool.equal("x+1", "1+x")
-    [pid] = pool.pids
-    asyncio.get_running_loop().call_later(0.3, os.kill, pid, code)
+    killing = asyncio.create_task(kill_at_work(pool, code))
     with pytest.raises(AnswerAtFault, match=f"died with exit code -{code.value}"):
         await pool.equal("2", ENDLESS)
+    await killing
 
 
 async def test_a_result_is_kept_and_a_failure_is_tried_again() -> None:
