@@ -337,11 +337,14 @@ def test_a_run_goes_on_from_its_checkpoint_and_ctrl_c_saves_where_it_is(
     process.send_signal(signal.SIGINT)
     output = end(process)
     assert process.returncode == 130 and "--resume" in output, output
-    assert "going on from step 2" in output or "going on from step 4" in output
+    begun = next(step for step in (2, 4) if f"going on from step {step}" in output)
     steps = [row for row in read_metrics(run / "metrics.jsonl") if "tokens/trained" in row]
     done = len(steps)
     assert [row["step"] for row in steps] == [*range(1, done + 1)]
-    assert all(row["policy_age/max"] <= 1 for row in steps if row["tokens/trained"]), "explored with older weights"
+    # Two batches may wait while the step before them is trained, after which the explorer takes weights for two more.
+    assert all(row["policy_age/max"] <= 3 for row in steps if row["tokens/trained"]), "explored with older weights"
+    resumed = [record for record in records(run) if begun < record.step <= done]
+    assert all(turn.policy_version >= begun for record in resumed for turn in record.episode.turns)
     assert (run / "checkpoints" / f"step_{done:06d}" / "trinity.json").is_file()
     counts: dict[int, int] = {}
     for record in records(run):
