@@ -19,11 +19,14 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="make test-trinity installs it")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False},
-    )
-    made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+    from astune.backbone.ray_cluster.connect import patient_start
+
+    with patient_start():
+        made = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False},
+        )
+        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
     ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     yield made
     ray.shutdown()

@@ -41,6 +41,7 @@ from astune.support.resources import tiny_model_dir
 from astune.training.schedule import learning_rate
 from astune.types import Policy, Sample, Sampling, Span, Timeline
 from tests.garbage import collect_all
+from tests.launched import actor_of
 from tests.online.training.world import World
 from tests.trinity.test_equivalence import VOCABULARY, trinity_loss
 
@@ -255,12 +256,7 @@ def test_a_commit_in_which_trinity_dies_leaves_all_as_it_was(service: Service, f
         return [world.rows(table) for table in changing]
 
     before = state()
-    (actor,) = (
-        child
-        for child in psutil.Process().children(recursive=True)
-        if " ".join(child.cmdline()).startswith("ray::Trainer")
-    )
-    actor.kill()
+    actor_of(psutil.Process(), "ray::Trainer").kill()
     row = world.commit(service.trainer)
     assert row.state == "failed" and row.error is not None and "Trainer" in row.error, row
     assert state() == before

@@ -163,6 +163,20 @@ def test_a_ray_that_starts_late_is_an_error_of_the_machine(monkeypatch: pytest.M
     assert message.endswith("Ray says: Exception: The current node timed out during startup.")
 
 
+def test_rays_processes_get_longer_than_ray_itself_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([RuntimeError("no node yet"), RuntimeError("no node yet"), {"node_id": "n"}])
+
+    def get_node(gcs_address: str, node_id: str) -> dict[str, str]:
+        if isinstance(answer := next(answers), RuntimeError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ray_connect.services, "get_node", get_node)
+    with ray_connect.patient_start():
+        assert ray_connect.services.get_node("address", "n") == {"node_id": "n"}
+    assert ray_connect.services.get_node is get_node
+
+
 def accept_and_say_nothing(server: socket.socket) -> None:
     held = []
     try:

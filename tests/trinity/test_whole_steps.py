@@ -16,6 +16,7 @@ from trinity.buffer import get_buffer_writer
 from trinity.common.config import BufferConfig, ExperienceBufferConfig, TrainerInput
 from trinity.common.experience import EID, Experience
 
+from astune.backbone.ray_cluster.connect import patient_start
 from astune.backbone.trinity.explorer.experience import filler
 from astune.backbone.trinity.explorer.samples import BATCH, ROWS
 from astune.backbone.trinity.shared.mailbox import find_mailbox, open_mailbox
@@ -25,15 +26,16 @@ from astune.backbone.trinity.trainer.whole_steps import WholeSteps
 
 @pytest.fixture(scope="module", autouse=True)
 def joined() -> Iterator[Any]:
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        namespace="steps",
-        object_store_memory=100 * 2**20,
-    )
+    with patient_start():
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            namespace="steps",
+            object_store_memory=100 * 2**20,
+        )
     mailbox = open_mailbox(None, "explorer")
     yield mailbox
     ray.shutdown()

@@ -35,6 +35,13 @@ SETTINGS = (
     "astune.monitor.progress=plain",
     "astune.monitor.trackers=[]",
 )
+JOIN = """
+from astune.backbone.ray_cluster.connect import patient_start
+from ray.scripts.scripts import main
+with patient_start():
+    main()
+"""
+"""The command `ray`, with more time for its processes."""
 OF_ONE_PROCESS = (
     "RANK",
     "WORLD_SIZE",
@@ -72,7 +79,7 @@ def started() -> Iterator[Engine]:
 def second_node() -> Iterator[psutil.Process]:
     """A second node in the cluster that the engine has started; its raylet."""
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address, "--num-cpus=8", "--block"]
+    command = [sys.executable, "-c", JOIN, "start", "--address", address, "--num-cpus=8", "--block"]
     own = {name: value for name, value in os.environ.items() if name not in OF_ONE_PROCESS}
     process = subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

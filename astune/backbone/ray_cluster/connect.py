@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import services
 
 from astune.errors import ConfigError, name_error
 
@@ -24,8 +25,10 @@ logger = logging.getLogger(__name__)
 
 LONGEST_KNOCK = 5.0
 """Seconds that a machine gets to accept a connection."""
-LONGEST_GREETING = 20.0
+LONGEST_GREETING = 60.0
 """Seconds that Ray gets to answer there. `ray.init` itself would wait for minutes and then end the process."""
+LONGEST_START = 120.0
+"""Seconds that Ray's processes get to start on this machine."""
 LOGS = "the logs in /tmp/ray/session_latest/logs (or in the folder below RAY_TMPDIR)"
 START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
 
@@ -56,7 +59,7 @@ def connect(
     search = os.pathsep.join(path for path in (os.getcwd(), os.environ.get("PYTHONPATH", "")) if path)
     own: dict[str, Any] = {"include_dashboard": False, **(resources or {})} if address == "local" else {}
     try:
-        with own_signals():
+        with own_signals(), patient_start():
             joined = ray.init(
                 address=address,
                 namespace=namespace,
@@ -68,9 +71,9 @@ def connect(
     except Exception as error:  # Ray raises no narrower class where its processes do not start in time
         what = "Ray did not start on this machine" if address == "local" else f"Ray did not join at {address!r}"
         raise ConfigError(
-            f"{key}: {what}, after {time.monotonic() - began:.0f} s. Ray waits half a minute for its processes, which "
-            f"is short on a busy machine: then try again. If not, {LOGS} say why, and `ray stop` ends what an earlier "
-            f"Ray has left. Ray says: {name_error(error)}"
+            f"{key}: {what}, after {time.monotonic() - began:.0f} s. Its processes get {LONGEST_START:.0f} s, which is "
+            f"short on a very busy machine: then try again. If not, {LOGS} say why, and `ray stop` ends what an "
+            f"earlier Ray has left. Ray says: {name_error(error)}"
         ) from error
     session = Path(joined.address_info["session_dir"])
     logger.info("what the processes of Ray print is in %s of their nodes", session / "logs")
@@ -86,6 +89,30 @@ def own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def patient_start() -> Iterator[None]:
+    """Have Ray wait `LONGEST_START` for each of its processes. By itself it waits 30 seconds, which a busy machine
+    exceeds, and for the last of them it has no option."""
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{LONGEST_START:.0f}")
+    ask = services.get_node
+
+    def wait_for_node(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + LONGEST_START
+        while True:
+            try:
+                return ask(gcs_address, node_id)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = wait_for_node
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 def check_address(address: str, key: str) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 EVERY = 2.0
 """Seconds between two looks whether all processes live."""
-LONGEST_LOOK = 20.0
+LONGEST_LOOK = 60.0
 """Seconds that are taken to find the dead among them, once something has failed: on a busy machine those that worked
 with it may know before Ray does."""
 BETWEEN = 0.1

@@ -41,9 +41,9 @@ POLL = 0.2
 """Seconds between two looks into the mailbox."""
 GRACE = 30.0
 """Seconds that a run of which a part has failed gets to end by itself."""
-EMPTY = 10.0
+EMPTY = 60.0
 """Seconds after which a batch without any episode is no longer taken for news that are still on their way."""
-SETTLE = 5.0
+SETTLE = 30.0
 """Seconds to wait for the last events after Trinity's launcher has returned."""
 AT_ONCE = 1000
 
