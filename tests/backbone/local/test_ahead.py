@@ -27,8 +27,8 @@ AHEAD = ("astune.synchronizer.style=async", "astune.synchronizer.max_staleness=2
 @pytest.mark.parametrize(
     "options",
     [
-        (),
-        ("astune.model.dtype=bfloat16",),
+        pytest.param((), marks=pytest.mark.release),
+        pytest.param(("astune.model.dtype=bfloat16",), marks=pytest.mark.release),
         ("astune.algorithm.advantage=gae",),
         ("astune.model.lora.rank=4", "astune.algorithm.kl_beta=0.1"),
     ],

@@ -394,6 +394,7 @@ def write_ahead(folder: Path, name: str, most: int | None) -> Path:
     return conf
 
 
+@pytest.mark.release  # in CI: test_ahead, with one model; the next, where all of them answer meanwhile
 def test_threads_that_nothing_goes_on_beside_teach_each_model_the_same_bit_for_bit(tmp_path: Path) -> None:
     short = ("astune.trainer.total_steps=2", "astune.trainer.update=all")
     fixed, turns = (
