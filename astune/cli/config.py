@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.run import add_backbone_and_overrides
-from astune.cli.suggesting_parser import add_conf
+from astune.cli.suggesting_parser import Commands, add_conf
 from astune.errors import ConfigError
 
 if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
     from astune.config.load import LoadedConfig
 
 

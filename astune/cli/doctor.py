@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.support.chinese import localize
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXAMPLES = """\
   {program} doctor                                    # what is installed here, and what is missing for what

@@ -7,13 +7,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
 from astune.support.visible import log_as_server, tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXAMPLES = """\
   {program} env list                                       what ships

@@ -7,13 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXAMPLES = """\
   {program} export --run runs/p/n --out my_model             the newest checkpoint, as a folder for transformers or peft

@@ -11,16 +11,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astune.cli.find_agent import find_agent
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, nearest
 from astune.support.chinese import localize
 from astune.support.resources import default_config_dir, skills_dir, tutorial_dir
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 TEMPLATE = "start"
 """The tutorial that every folder begins as."""

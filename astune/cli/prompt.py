@@ -7,11 +7,10 @@ import json
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE, INTERRUPTED, LEARNED_NOTHING
-from astune.cli.suggesting_parser import add_conf, add_overrides, add_player
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides, add_player
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
     from astune.clients.usage import Usage
     from astune.prompts.result import PromptSearch
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.resources import tutorial_dir
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXIT_CODES = {"completed": DONE, "failed": FAILED, "learned_nothing": LEARNED_NOTHING, "interrupted": INTERRUPTED}
 """By how a run ended."""

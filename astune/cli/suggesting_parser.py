@@ -7,15 +7,13 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from astune.errors import nearest
 from astune.support.chinese import localize
 from astune.support.visible import tell
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["SuggestingParser"]
-
+Commands: TypeAlias = "argparse._SubParsersAction[SuggestingParser]"
 OTHER_WORDS = {
     "train": "run",
     "start": "run",

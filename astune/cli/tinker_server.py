@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, MissingDependency
 from astune.support.run_log import open_log
 from astune.support.visible import log_as_server, tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXAMPLES = """\
   {program} tinker-server --model tiny                     on the CPU, for a first try

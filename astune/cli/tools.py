@@ -7,12 +7,11 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
     from astune.config.tools import ToolsConfig
 
 EXAMPLES = """\

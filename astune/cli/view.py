@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from astune.cli.suggesting_parser import Commands
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 EXAMPLES = """\
   {program} view runs/p/n --open

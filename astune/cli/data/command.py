@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from astune.cli.suggesting_parser import add_overrides
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
+from astune.cli.suggesting_parser import Commands, add_overrides
 
 MODELS = """
 ten.jsonl       {{"query": "Of 20 lamps 6 are broken. How many burn?", "answer": "14"}}

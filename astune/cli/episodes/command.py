@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astune.cli.run import add_step_options, debug_options
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
+from astune.cli.suggesting_parser import Commands
 
 REPLAY_EXAMPLES = """\
   {program} replay runs/p/n-debug                          all recorded episodes of a run

@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astune.cli.eval.command import part_overrides
-from astune.cli.suggesting_parser import add_conf, add_overrides, add_player
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides, add_player
 
 EXAMPLES = """\
   {program} compare --conf my_agent.yaml --prompts runs/p/n-prompts --checkpoint runs/p/n

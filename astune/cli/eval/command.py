@@ -5,13 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_overrides, add_player
+from astune.cli.suggesting_parser import Commands, add_overrides, add_player
 from astune.errors import ConfigError
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 UNUSED = ("conf", "backbone", "engine", "limit", "out", "pick", "stop-early")
 """Options that `--compare` has no use for."""

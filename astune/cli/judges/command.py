@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_conf, add_overrides
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 
 REPORT_EXAMPLES = """\
   {program} judge-report --conf my_agent.yaml --examples labelled.jsonl

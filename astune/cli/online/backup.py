@@ -6,14 +6,10 @@ import argparse
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import MissingDependency
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 
 def add_actions(actions: Commands) -> None:

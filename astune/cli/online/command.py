@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
 from astune.cli.online import backup, compare, held, release, stored, train, ui, versions
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import MissingDependency
 from astune.support.run_log import file_logger, open_log
 from astune.support.visible import log_as_server, tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 log = file_logger(__name__)
 

@@ -11,13 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from astune.cli.online.stored import add_store, config_of, feedback_rules, open_store
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from astune.cli.suggesting_parser import Commands
     from astune.online.release.figures import Guardrail, ReleaseFigures
     from astune.online.release.plan import ReleasePlan
 

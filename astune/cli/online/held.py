@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.online.stored import config_of, feedback_rules, open_store
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from astune.cli.suggesting_parser import Commands
     from astune.online.store.feedback.rows import FeedbackRow
 
 WORDS = ("accept", "refuse")

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.run_log import file_logger, open_log
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
     from astune.online.store.releases import Release
 
 log = file_logger(__name__)

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, MissingDependency
 from astune.support.visible import tell
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from astune.cli.suggesting_parser import Commands
     from astune.config.online import FeedbackConfig
     from astune.config.schema import Config
     from astune.online.export import ExportFilter

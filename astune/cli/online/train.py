@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, open_store
-from astune.cli.suggesting_parser import add_conf, add_overrides
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
 from astune.support.concurrency import run_and_leave
 from astune.support.run_log import file_logger, open_log
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
     from astune.config.load import LoadedConfig
     from astune.online.store.commits import CommitRow
     from astune.online.store.feedback.following import FollowFigures

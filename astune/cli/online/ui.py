@@ -6,14 +6,11 @@ import argparse
 import shlex
 import webbrowser
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, open_store
+from astune.cli.suggesting_parser import Commands
 from astune.support.visible import tell
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
 
 
 def add_actions(actions: Commands) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, config_of, open_store
+from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, MissingDependency
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from astune.cli.suggesting_parser import Commands
     from astune.config.schema import Config
     from astune.online.store.versions import ModelVersion
 

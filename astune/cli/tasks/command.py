@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astune.cli.suggesting_parser import add_conf, add_overrides
-
-if TYPE_CHECKING:
-    from astune.cli.suggesting_parser import Commands
+from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 
 TASKS_EXAMPLES = """\
   {program} tasks preview --conf my_agent.yaml
