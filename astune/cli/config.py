@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,63 +18,55 @@ if TYPE_CHECKING:
 
 def add_config(commands: Commands) -> None:
     command = commands.add_parser("config", help="look at a configuration")
-    command.set_defaults(execute=_execute)
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
-    words = {
-        "show": "every value and where it comes from",
-        "convert": "what another program gets, as --backbone=trinity or verl runs one",
-    }
-    for action, meaning in words.items():
-        each = actions.add_parser(action, help=meaning)
+    show = actions.add_parser("show", help="every value and where it comes from")
+    show.set_defaults(execute=_show)
+    convert = actions.add_parser("convert", help="what another program gets, as --backbone=trinity or verl runs one")
+    convert.set_defaults(execute=_convert)
+    for each in (show, convert):
         add_conf(each)
         add_backbone_and_overrides(each)
-    actions.add_parser("defaults", help="every key, its default and its meaning")
-    actions.add_parser("schema", help="the same as a JSON schema, by which editors complete and check")
+    defaults = actions.add_parser("defaults", help="every key, its default and its meaning")
+    defaults.set_defaults(execute=_defaults)
+    schema = actions.add_parser("schema", help="the same as a JSON schema, by which editors complete and check")
+    schema.set_defaults(execute=_schema)
 
 
-def _execute(known: argparse.Namespace) -> int:
-    if known.action in ("defaults", "schema"):
-        return defaults() if known.action == "defaults" else schema()
-    action = show if known.action == "show" else convert
-    return action(known.conf, known.overrides, known.backbone)
-
-
-def show(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
+def _show(known: argparse.Namespace) -> int:
     """Prints the resolved YAML, each value with its origin; on a terminal, what is not a default stands out."""
     from astune.config.load import load_config
     from astune.config.render import annotate
 
-    loaded = load_config(conf, overrides, backbone=backbone)
+    loaded = load_config(known.conf, known.overrides, backbone=known.backbone)
     _print(annotate(loaded.config, lambda key: str(loaded.origins.get(key, ""))), dim="default")
     return 0
 
 
-def defaults() -> int:
+def _defaults(known: argparse.Namespace) -> int:
     from astune.config.render import default_yaml
 
     sys.stdout.write(default_yaml())
     return 0
 
 
-def schema() -> int:
+def _schema(known: argparse.Namespace) -> int:
     from astune.cli.json_schema import schema_text
 
     sys.stdout.write(schema_text())
     return 0
 
 
-def convert(conf: Path, overrides: Sequence[str], backbone: str | None) -> int:
+def _convert(known: argparse.Namespace) -> int:
     """Prints the configuration that the backbone's own program gets, each value with its origin."""
     from astune.config.load import load_config
 
-    loaded = load_config(conf, overrides, backbone=backbone)
+    loaded = load_config(known.conf, known.overrides, backbone=known.backbone)
     config = loaded.config.astune
     if config.backbone == "trinity":
-        from astune.backbone.trinity.conversion.convert import DEFAULTS_FILE
-        from astune.backbone.trinity.conversion.convert import convert as convert_to_trinity
+        from astune.backbone.trinity.conversion.convert import DEFAULTS_FILE, convert
 
         run_path = Path(config.runs_dir) / config.project_name / (config.experiment_name or "run")
-        _print(convert_to_trinity(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS_FILE)
+        _print(convert(loaded, run_path, _num_tasks(loaded)).yaml(), dim=DEFAULTS_FILE)
     elif config.backbone == "verl":
         from astune.backbone.verl.trainer.settings import DEFAULTS as VERL_DEFAULTS
         from astune.backbone.verl.trainer.settings import settings_of

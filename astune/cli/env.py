@@ -24,9 +24,9 @@ EXAMPLES = """\
 
 def add_env(commands: Commands) -> None:
     command = commands.add_parser("env", help="serve environments that agents act in", examples=EXAMPLES)
-    command.set_defaults(execute=_execute)
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = actions.add_parser("serve", help="serve environments over HTTP until Ctrl-C")
+    serve.set_defaults(execute=_serve)
     serve.add_argument(
         "--env",
         action="append",
@@ -47,8 +47,9 @@ def add_env(commands: Commands) -> None:
     serve.add_argument(
         "--workers", type=int, default=32, metavar="N", help="calls worked on at the same time; default: 32"
     )
-    actions.add_parser("list", help="the environments that ship")
+    actions.add_parser("list", help="the environments that ship").set_defaults(execute=_list_built_in)
     check = actions.add_parser("check", help="play an environment's class and say what breaks the contract")
+    check.set_defaults(execute=_check)
     check.add_argument("spec", metavar="SPEC", help="as my_file.py:MyClass")
     check.add_argument("--split", default="train", help="whose tasks are played; default: train")
     check.add_argument("--seed", type=int, default=0, metavar="N", help="another one plays other actions")
@@ -63,70 +64,43 @@ def add_env(commands: Commands) -> None:
         )
 
 
-def _execute(known: argparse.Namespace) -> int:
-    if known.action == "list":
-        return list_built_in()
-    if known.action == "check":
-        return check(known.spec, known.options, known.split, known.seed)
-    return serve(
-        known.specs,
-        known.options,
-        known.host,
-        known.port,
-        max_instances=known.max_instances,
-        ttl=known.ttl,
-        token_variable=known.token_variable,
-        workers=known.workers,
-        log_level=known.log_level,
-    )
-
-
-def serve(
-    specs: Sequence[str],
-    options: Sequence[str],
-    host: str,
-    port: int,
-    *,
-    max_instances: int,
-    ttl: float,
-    token_variable: str | None,
-    workers: int,
-    log_level: int | None,
-) -> int:
+def _serve(known: argparse.Namespace) -> int:
     """Serves until Ctrl-C, SIGTERM or SIGHUP. Prints one line when it is ready; what else is printed goes to standard
     error."""
     from astune.environment.registry import load_environment
     from astune.environment.server import make_app, run_server, token_for
 
-    if options and len(specs) > 1:
+    if known.options and len(known.specs) > 1:
         raise ConfigError("--option: with one --env only; of several it is not clear which it is for")
-    for name, value in (("--max-instances", max_instances), ("--ttl", ttl), ("--workers", workers)):
+    limits = {"max_instances": known.max_instances, "ttl": known.ttl, "workers": known.workers}
+    for name, value in limits.items():
         if value <= 0:
-            raise ConfigError(f"{name} {value:g}: expected a number above 0")
-    given = _token(token_variable)
-    log_as_server(log_level)
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: expected a number above 0")
+    given = _token(known.token_variable)
+    log_as_server(known.log_level)
     out = sys.stdout
     with redirect_stdout(sys.stderr):  # so that the environments' own output does not stand among the lines
-        environments = [load_environment(spec, parse_options(options)) for spec in specs]
+        environments = [load_environment(spec, parse_options(known.options)) for spec in known.specs]
         token = token_for(environments, given)
-        app = make_app(environments, max_instances=max_instances, ttl=ttl, token=token, workers=workers)
-        if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-            tell(f"who can reach {host}:{port} can use the service; --token-variable asks for a token", flush=True)
+        app = make_app(environments, token=token, **limits)
+        if token is None and known.host not in ("127.0.0.1", "::1", "localhost"):
+            reach = f"{known.host}:{known.port}"
+            tell(f"who can reach {reach} can use the service; --token-variable asks for a token", flush=True)
 
         def ready(url: str) -> None:
-            tell(f"serving {', '.join(specs)} on {url}", file=out, flush=True)
+            tell(f"serving {', '.join(known.specs)} on {url}", file=out, flush=True)
             if token != given:
                 tell(f"it executes code, so it asks for a token. For the run: export ENV_TOKEN={token}", flush=True)
                 tell("and astune.task_reader.env_service.token_variable=ENV_TOKEN", flush=True)
 
         try:
-            run_server(app, host, port, ready)
+            run_server(app, known.host, known.port, ready)
         except KeyboardInterrupt:
             tell("stopped", file=out)
     return 0
 
 
-def list_built_in() -> int:
+def _list_built_in(known: argparse.Namespace) -> int:
     from astune.environment.registry import BUILT_IN, spec_of
 
     rows = [
@@ -140,21 +114,21 @@ def list_built_in() -> int:
     return 0
 
 
-def check(spec: str, options: Sequence[str], split: str, seed: int) -> int:
+def _check(known: argparse.Namespace) -> int:
     """Prints what holds and what does not; 1 if something must be fixed."""
     from astune.environment.check import check_environment
     from astune.environment.registry import load_environment
 
     faults = 0
     with redirect_stdout(sys.stderr):
-        environment = load_environment(spec, parse_options(options))
+        environment = load_environment(known.spec, parse_options(known.options))
     try:
-        for finding in check_environment(environment, split, seed):
+        for finding in check_environment(environment, known.split, known.seed):
             tell(f"{finding.level:5}  {finding.text}")
             faults += finding.level == "fault"
     finally:
         environment.close()
-    tell(f"{spec}: {faults or 'no'} fault{'s' * (faults != 1)}")
+    tell(f"{known.spec}: {faults or 'no'} fault{'s' * (faults != 1)}")
     return 1 if faults else 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
@@ -38,12 +38,12 @@ def add_demo(commands: Commands) -> None:
 
 def add_report(commands: Commands) -> None:
     command = commands.add_parser("report", help="write report.html of a run anew")
-    command.set_defaults(execute=_execute_report)
+    command.set_defaults(execute=report)
     command.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
 
 
 def _add_run_options(command: argparse.ArgumentParser) -> None:
-    command.set_defaults(execute=_execute_run)
+    command.set_defaults(execute=run)
     _add_debug_options(command)
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     command.add_argument(
@@ -84,18 +84,6 @@ def add_step_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--commands", metavar="FILE", help="commands for the stops, one in a line; implies --step")
 
 
-def _execute_run(known: argparse.Namespace) -> int:
-    conf = known.conf if known.command == "run" else demo_config()
-    options = debug_options(known)
-    if known.allow_changes:
-        options["astune.allow_changes"] = True
-    return run(conf, known.overrides, known.backbone, known.resume, options, known.command_line)
-
-
-def _execute_report(known: argparse.Namespace) -> int:
-    return report(known.run_dir)
-
-
 def debug_options(known: argparse.Namespace) -> dict[str, object]:
     """The values by key for the options of the debugger that were given."""
     from astune.api.settings import model_key
@@ -107,22 +95,18 @@ def debug_options(known: argparse.Namespace) -> dict[str, object]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def run(
-    conf: Path,
-    overrides: Sequence[str],
-    backbone: str | None,
-    resume: bool,
-    options: Mapping[str, object],
-    command_line: str,
-) -> int:
-    """Run as `astune.tune` does. `options` are values by key; `command_line` is what the user typed, for the command
-    that resumes."""
+def run(known: argparse.Namespace) -> int:
+    """Run as `astune.tune` does."""
     from astune.api.tune import run_loaded
     from astune.config.load import load_config
 
-    loaded = load_config(conf, overrides, backbone=backbone, resume=resume, options=options)
+    conf = known.conf if known.command == "run" else demo_config()
+    options = debug_options(known)
+    if known.allow_changes:
+        options["astune.allow_changes"] = True
+    loaded = load_config(conf, known.overrides, backbone=known.backbone, resume=known.resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
-    again = command_line if "--resume" in command_line else f"{command_line} --resume"
+    again = known.command_line if "--resume" in known.command_line else f"{known.command_line} --resume"
     return EXIT_CODES[run_loaded(loaded, again, "start again without --resume").status]
 
 
@@ -139,8 +123,8 @@ def demo_config() -> Path:
     return tutorial_dir() / "math_agent" / "demo.yaml"
 
 
-def report(run_dir: Path) -> int:
+def report(known: argparse.Namespace) -> int:
     from astune.viewer import write_report
 
-    tell(f"report  {write_report(run_dir)}")
+    tell(f"report  {write_report(known.run_dir)}")
     return 0

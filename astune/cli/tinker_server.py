@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Literal
 
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, MissingDependency
@@ -20,7 +19,7 @@ EXAMPLES = """\
 
 def add_tinker_server(commands: Commands) -> None:
     command = commands.add_parser("tinker-server", help="serve a model to clients of the tinker SDK", examples=EXAMPLES)
-    command.set_defaults(execute=_execute)
+    command.set_defaults(execute=tinker_server)
     command.add_argument("--model", required=True, metavar="M", help="'tiny', a folder or a hub id")
     command.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, which only this machine reaches")
     command.add_argument("--port", type=int, default=10610, help="default: 10610; 0 takes a free one")
@@ -32,21 +31,7 @@ def add_tinker_server(commands: Commands) -> None:
     command.add_argument("--slots", type=int, default=64, metavar="N", help="answers sampled side by side; default: 64")
 
 
-def _execute(known: argparse.Namespace) -> int:
-    place = (known.host, known.port, known.dir)
-    return tinker_server(known.model, *place, known.device, known.dtype, known.slots, known.log_level)
-
-
-def tinker_server(
-    model: str,
-    host: str,
-    port: int,
-    directory: Path,
-    device: str,
-    dtype: Literal["auto", "float32", "bfloat16"],
-    slots: int,
-    log_level: int | None,
-) -> int:
+def tinker_server(known: argparse.Namespace) -> int:
     """Serves until Ctrl-C. The key is that of TINKER_API_KEY, or a new one."""
     try:
         from astune.tinker_server.server import TinkerServerConfig, new_api_key, serve
@@ -54,15 +39,16 @@ def tinker_server(
         raise MissingDependency(
             f"the tinker server needs {error.name!r}: pip install 'astune[local,lora]' 'tinker>=0.25,<0.39'"
         ) from error
-    if slots < 1:
-        raise ConfigError(f"--slots {slots}: 1 or more")
-    log_as_server(log_level)
-    open_log(directory, as_json=False, role="tinker-server")
+    if known.slots < 1:
+        raise ConfigError(f"--slots {known.slots}: 1 or more")
+    log_as_server(known.log_level)
+    open_log(known.dir, as_json=False, role="tinker-server")
     key = os.environ.get("TINKER_API_KEY") or new_api_key()
-    config = TinkerServerConfig(model, directory, host, port, device, dtype, slots, api_key=key)
+    place = (known.dir, known.host, known.port)
+    config = TinkerServerConfig(known.model, *place, known.device, known.dtype, known.slots, api_key=key)
 
     def ready(address: str) -> None:
-        tell(f"serves  {model} at {address}; checkpoints in {directory}; Ctrl-C ends. For clients:", flush=True)
+        tell(f"serves  {known.model} at {address}; checkpoints in {known.dir}; Ctrl-C ends. For clients:", flush=True)
         tell(f"export TINKER_BASE_URL={address}\nexport TINKER_API_KEY={key}", flush=True)
 
     try:

@@ -16,7 +16,7 @@ EXAMPLES = """\
 
 def add_view(commands: Commands) -> None:
     command = commands.add_parser("view", help="look at the episodes of a run: one page, no network", examples=EXAMPLES)
-    command.set_defaults(execute=_execute)
+    command.set_defaults(execute=view)
     command.add_argument("run_dir", type=Path, metavar="RUN", help="folder of the run, as runs/project/name")
     command.add_argument("--out", type=Path, metavar="FILE", help="where to write the page; default: RUN/view.html")
     command.add_argument("--open", action="store_true", help="open it in the browser")
@@ -24,30 +24,22 @@ def add_view(commands: Commands) -> None:
     command.add_argument("--port", type=int, default=8265, help="with --serve; default: 8265")
 
 
-def _execute(known: argparse.Namespace) -> int:
-    return view(known.run_dir, known.out, known.serve, known.port, known.open)
-
-
-def view(run: Path, out: Path | None, serve: bool, port: int, open_browser: bool) -> int:
+def view(known: argparse.Namespace) -> int:
     """Writes the page, or serves it until Ctrl-C. Raises ConfigError for a folder that is no run."""
-    if serve:
-        return _serve(run, port, open_browser)
+    if known.serve:
+        from astune.viewer.serve import serve_view
+
+        def ready(address: str) -> None:
+            tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)
+            if known.open:
+                webbrowser.open(address)
+
+        serve_view(known.run_dir, known.port, ready)
+        return 0
     from astune.viewer import write_view
 
-    path = write_view(run, out or run / "view.html")
+    path = write_view(known.run_dir, known.out or known.run_dir / "view.html")
     tell(f"view    {path}")
-    if open_browser:
+    if known.open:
         webbrowser.open(path.absolute().as_uri())
-    return 0
-
-
-def _serve(run: Path, port: int, open_browser: bool) -> int:
-    from astune.viewer.serve import serve_view
-
-    def ready(address: str) -> None:
-        tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)
-        if open_browser:
-            webbrowser.open(address)
-
-    serve_view(run, port, ready)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ BROKEN = {"trainer": {"tasks_per_step": 16}, "task_reader": {"max_validation_tas
 
 def run(folder: Path, *, changes: dict[str, Any] | None = None, as_json: bool = False) -> int:
     write_config(folder, changes or {})
-    return doctor(Path("x.yaml"), [], None, as_json, offline=True)
+    return doctor(Namespace(conf=Path("x.yaml"), overrides=[], backbone=None, json=as_json, offline=True))
 
 
 def test_the_exit_code_says_whether_something_would_fail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +39,7 @@ def test_the_exit_code_says_whether_something_would_fail(folder: Path, capsys: p
 
 
 def test_a_file_that_is_not_there_is_a_finding_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor(Path("y.yaml"), [], None, False, offline=True) == 1
+    assert doctor(Namespace(conf=Path("y.yaml"), overrides=[], backbone=None, json=False, offline=True)) == 1
     assert "no such file" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -307,11 +308,15 @@ def test_not_all_episodes_are_in_memory_at_once(make_run, monkeypatch):
     assert 0 < most <= 16
 
 
+def write_page(run, out=None):
+    return view(Namespace(run_dir=run, out=out, serve=False, open=False))
+
+
 def test_the_command_writes_into_the_run_or_to_a_place_of_choice(make_run, tmp_path, capsys):
     run = make_run(steps=1, held_out=4)
-    assert view(run.path, None, False, 0, False) == 0
+    assert write_page(run.path) == 0
     assert (run.path / "view.html").is_file() and str(run.path / "view.html") in capsys.readouterr().out
-    assert view(run.path, tmp_path / "other.html", False, 0, False) == 0
+    assert write_page(run.path, tmp_path / "other.html") == 0
     assert (tmp_path / "other.html").read_bytes() == (run.path / "view.html").read_bytes()
     assert not list(run.path.glob("*.new"))
 
@@ -320,10 +325,10 @@ def test_a_folder_that_is_no_run_lists_runs_nearby(make_run, tmp_path):
     run = make_run(steps=1, held_out=4)
     for wrong in (run.path.parent, run.path.parent / "math_agnt", run.path / "episodes"):
         with pytest.raises(ConfigError, match=r"expected the folder of a run.*Runs nearby: .*math_agent"):
-            view(wrong, None, False, 0, False)
+            write_page(wrong)
     shutil.rmtree(run.path)
     with pytest.raises(ConfigError, match="no such folder; expected the folder of a run, as runs/project/name"):
-        view(run.path, None, False, 0, False)
+        write_page(run.path)
 
 
 def get(app, host="127.0.0.1"):
@@ -353,9 +358,7 @@ def test_a_served_page_grows_with_its_run_and_is_for_this_machine_only(tmp_path)
 
 def test_the_server_says_where_it_is_and_ends_with_ctrl_c(tmp_path):
     run = empty_run(tmp_path)
-    code = "import sys; from pathlib import Path; from astune.cli.view import view\n"
-    code += "sys.exit(view(Path(sys.argv[1]), None, True, int(sys.argv[2]), False))"
-    command = [sys.executable, "-c", code, str(run.path)]
+    command = [sys.executable, "-m", "astune", "view", str(run.path), "--serve", "--port"]
     server = subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = server.stdout.readline().split()[1]
     assert address.startswith("http://127.0.0.1:")

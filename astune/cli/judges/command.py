@@ -58,18 +58,7 @@ def add_judge_report(commands: Commands) -> None:
 def _execute_report(known: argparse.Namespace) -> int:
     from astune.cli.judges.report import judge_report
 
-    return judge_report(
-        known.conf,
-        known.overrides,
-        known.examples,
-        known.judges,
-        response_field=known.response_field,
-        label_field=known.label_field,
-        pass_label=known.pass_label,
-        pass_reward=known.pass_reward,
-        out=known.out,
-        as_json=known.json,
-    )
+    return judge_report(known)
 
 
 def add_rubrics(commands: Commands) -> None:

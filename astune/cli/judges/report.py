@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
@@ -45,44 +46,33 @@ from astune.viewer.judge_page import write_judge_page
 JudgeOf = Callable[[Task], Judge]
 
 
-def judge_report(
-    conf: Path,
-    overrides: Sequence[str],
-    examples: Path,
-    names: Sequence[str],
-    *,
-    response_field: str,
-    label_field: str | None,
-    pass_label: float | None,
-    pass_reward: float,
-    out: Path | None,
-    as_json: bool,
-) -> int:
+def judge_report(known: argparse.Namespace) -> int:
     """Prints how well judges agree with labels; 1 if one of them could not judge any answer. What the user's own code
     prints goes to standard error."""
+    out: Path | None = known.out
     if out is not None and not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
-    config = load_config(conf, overrides, for_run=False).config.astune
+    config = load_config(known.conf, known.overrides, for_run=False).config.astune
     answers = read_labelled_answers(
-        examples,
+        known.examples,
         config.task_reader.fields,
-        response_field=response_field,
-        label_field=label_field,
-        pass_label=pass_label,
+        response_field=known.response_field,
+        label_field=known.label_field,
+        pass_label=known.pass_label,
     )
     with redirect_stdout(sys.stderr):
-        judges = _judges(config, names, [episode.task for episode in answers.episodes])
-        judged = asyncio.run(_judge_all(judges, answers, config.task_judge.seconds, pass_reward))
+        judges = _judges(config, known.judges, [episode.task for episode in answers.episodes])
+        judged = asyncio.run(_judge_all(judges, answers, config.task_judge.seconds, known.pass_reward))
     report = JudgeReport(
-        source=str(examples),
+        source=str(known.examples),
         labels=answers.labels,
         graded=answers.graded,
         pass_label=answers.pass_label,
-        pass_reward=pass_reward,
+        pass_reward=known.pass_reward,
         figures=tuple(figures for figures, _ in judged),
         outcomes=tuple(tuple(outcomes) for _, outcomes in judged),
     )
-    if as_json:
+    if known.json:
         tell(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
     else:
         show_report(report)

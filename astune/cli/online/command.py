@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-from pathlib import Path
 
 from astune.cli.endings import DONE
 from astune.cli.online import backup, compare, held, release, stored, train, ui, versions
@@ -36,23 +35,19 @@ def add_online(commands: Commands) -> None:
     command = commands.add_parser(
         "online", help="serve a deployed agent, and train from what its users say", examples=EXAMPLES
     )
-    command.set_defaults(execute=_execute)
     actions = command.add_subparsers(dest="action", required=True, metavar="ACTION", default="both")
-    both = actions.add_parser("both", help="serve, train and release (the default: the word may be left out)")
-    serve = actions.add_parser("serve", help="answer as the newest version, write everything down, take feedback")
-    for each in (both, serve):
+    all_roles = actions.add_parser("both", help="serve, train and release (the default: the word may be left out)")
+    all_roles.set_defaults(execute=both)
+    one_role = actions.add_parser("serve", help="answer as the newest version, write everything down, take feedback")
+    one_role.set_defaults(execute=serve)
+    for each in (all_roles, one_role):
         add_conf(each, "the service's configuration")
         add_overrides(each)
     for module in (train, release, stored, held, versions, compare, backup, ui):
         module.add_actions(actions)
 
 
-def _execute(known: argparse.Namespace) -> int:
-    command = serve if known.action == "serve" else both
-    return command(known.conf, known.overrides, known.log_level)
-
-
-def serve(conf: Path, overrides: list[str], log_level: int | None) -> int:
+def serve(known: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C."""
     try:
         from astune.config.load import load_config
@@ -62,8 +57,8 @@ def serve(conf: Path, overrides: list[str], log_level: int | None) -> int:
         from astune.online.service.serving import serve as serve_online
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the service needs {error.name!r}: pip install 'astune[local,online]'") from error
-    config = load_config(conf, overrides, for_run=False).config
-    log_as_server(log_level)
+    config = load_config(known.conf, known.overrides, for_run=False).config
+    log_as_server(known.log_level)
     open_log(online_folder(config), as_json=config.astune.monitor.log_json, role="serve")
     model = load_served_model(config)
 
@@ -79,7 +74,7 @@ def serve(conf: Path, overrides: list[str], log_level: int | None) -> int:
     return DONE
 
 
-def both(conf: Path, overrides: list[str], log_level: int | None) -> int:
+def both(known: argparse.Namespace) -> int:
     """Serve, train and, by the strategy `staged`, release, each in a process of its own. Raises ConfigError, before any
     starts, for what one refuses."""
     from astune.config.load import load_config
@@ -88,12 +83,12 @@ def both(conf: Path, overrides: list[str], log_level: int | None) -> int:
     from astune.online.service.access import read_tokens
     from astune.online.training.check import check_online
 
-    loaded = load_config(conf, overrides, for_run=False)
+    loaded = load_config(known.conf, known.overrides, for_run=False)
     check_online(loaded)
     read_tokens(loaded.config.astune.online.serve)
     open_log(online_folder(loaded.config), as_json=loaded.config.astune.monitor.log_json)
-    level = [] if log_level is None else ["--log-level", logging.getLevelName(log_level)]
+    level = [] if known.log_level is None else ["--log-level", logging.getLevelName(known.log_level)]
     roles = ["serve", "train"]
     if loaded.config.astune.online.release.strategy == "staged":
         roles.append("release")
-    return run_roles([["online", role, "--conf", str(conf), *overrides, *level] for role in roles])
+    return run_roles([["online", role, "--conf", str(known.conf), *known.overrides, *level] for role in roles])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -28,5 +29,5 @@ def test_no_role_starts_with_what_another_refuses(
     conf = tmp_path / "service.yaml"
     conf.write_text(yaml.safe_dump({"astune": {"online": online}}))
     with pytest.raises(ConfigError, match=said):
-        command.both(conf, [], None)
+        command.both(Namespace(conf=conf, overrides=[], log_level=None))
     assert started == []
