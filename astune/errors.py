@@ -28,7 +28,8 @@ CtrlC, which is no AstuneError, is what the handlers of signals raise.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class AstuneError(Exception):
@@ -132,3 +133,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def name_error(error: BaseException) -> str:
     """`ValueError: what it says`."""
     return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+@contextmanager
+def explain_missing(what: str, install: str) -> Iterator[None]:
+    """Around imports for `what`: a package that is not there comes as MissingDependency with what pip is to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"{what} needs {error.name!r}: pip install {install}") from error

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from astune.cli.suggesting_parser import Commands
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError, explain_missing
 from astune.support.run_log import open_log
 from astune.support.visible import log_as_server, tell
 
@@ -33,12 +33,8 @@ def add_tinker_server(commands: Commands) -> None:
 
 def tinker_server(known: argparse.Namespace) -> int:
     """Serves until Ctrl-C. The key is that of TINKER_API_KEY, or a new one."""
-    try:
+    with explain_missing("the tinker server", "'astune[local,lora]' 'tinker>=0.25,<0.39'"):
         from astune.tinker_server.server import TinkerServerConfig, new_api_key, serve
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"the tinker server needs {error.name!r}: pip install 'astune[local,lora]' 'tinker>=0.25,<0.39'"
-        ) from error
     if known.slots < 1:
         raise ConfigError(f"--slots {known.slots}: 1 or more")
     log_as_server(known.log_level)

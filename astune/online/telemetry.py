@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from astune.context_tracker.tracker import ChatAnswer
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError, explain_missing
 from astune.online.store.feedback.rows import JUDGE
 from astune.online.store.feedback.states import NewFeedback
 from astune.support.http.service import HttpError
@@ -45,7 +45,7 @@ class Telemetry:
         self.is_on, self._model = endpoint is not None, model
         if endpoint is None:
             return
-        try:
+        with explain_missing("astune.online.telemetry", "'astune[telemetry]'"):
             from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk._logs import LoggerProvider
@@ -53,10 +53,6 @@ class Telemetry:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ModuleNotFoundError as error:
-            raise MissingDependency(
-                f"astune.online.telemetry needs {error.name!r}: pip install 'astune[telemetry]'"
-            ) from error
         address = endpoint.rstrip("/")
         if address.endswith(("/v1/traces", "/v1/logs")):
             raise ConfigError(

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from astune.config.schema import AstuneConfig, Config
-from astune.errors import MissingDependency
+from astune.errors import explain_missing
 from astune.monitor.run_dir import RunDir
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ def open_run_store(config: AstuneConfig, stack: ExitStack) -> RunStore | None:
     used, and MissingDependency."""
     if config.monitor.store is None:
         return None
-    try:
+    with explain_missing("astune.monitor.store", "'astune[online]'"):
         from astune.store.runs import RunStore
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"astune.monitor.store needs {error.name!r}: pip install 'astune[online]'") from error
     store = RunStore(config.monitor.store)
     stack.callback(store.close)
     return store

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
-from astune.errors import MissingDependency
+from astune.errors import explain_missing
 from astune.support.visible import tell
 
 
@@ -30,11 +30,9 @@ def _back_up(known: argparse.Namespace) -> int:
     from astune.config.load import load_config
     from astune.online.place import online_folder, store_url
 
-    try:
+    with explain_missing("the store", "'astune[online]'"):
         from astune.online.backup import make_backup
         from astune.store.database import open_existing
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the store needs {error.name!r}: pip install 'astune[online]'") from error
     config = load_config(known.conf, known.overrides, for_run=False).config
     with closing(open_existing(store_url(config))) as database:
         made = make_backup(database, online_folder(config), known.to, time.time())
@@ -48,11 +46,9 @@ def _restore(known: argparse.Namespace) -> int:
     from astune.config.load import load_config
     from astune.online.place import online_folder, store_url
 
-    try:
+    with explain_missing("the store", "'astune[online]'"):
         from astune.online.backup import restore_backup
         from astune.store.database import Database
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the store needs {error.name!r}: pip install 'astune[online]'") from error
     config = load_config(known.conf, known.overrides, for_run=False).config
     with closing(Database(store_url(config))) as database:
         found = restore_backup(known.source, database, online_folder(config))

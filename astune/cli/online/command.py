@@ -8,7 +8,7 @@ import logging
 from astune.cli.endings import DONE
 from astune.cli.online import backup, compare, held, release, stored, train, ui, versions
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
-from astune.errors import MissingDependency
+from astune.errors import explain_missing
 from astune.support.run_log import file_logger, open_log
 from astune.support.visible import log_as_server, tell
 
@@ -49,14 +49,12 @@ def add_online(commands: Commands) -> None:
 
 def serve(known: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C."""
-    try:
+    with explain_missing("the service", "'astune[local,online]'"):
         from astune.config.load import load_config
         from astune.online.place import online_folder
         from astune.online.service.models import load_served_model
         from astune.online.service.serving import banner
         from astune.online.service.serving import serve as serve_online
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the service needs {error.name!r}: pip install 'astune[local,online]'") from error
     config = load_config(known.conf, known.overrides, for_run=False).config
     log_as_server(known.log_level)
     open_log(online_folder(config), as_json=config.astune.monitor.log_json, role="serve")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astune.config.schema import Config
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError, explain_missing
 from astune.monitor.disk import writing
 from astune.monitor.jsonl import LineFile, plain
 from astune.monitor.run_dir import RunDir
@@ -68,11 +68,9 @@ def _write_lines(path: Path) -> Iterator[Write]:
 
 @contextmanager
 def _table(path: Path) -> Iterator[Write]:
-    try:
+    with explain_missing("Parquet", "'astune[huggingface]'"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"Parquet needs {error.name!r}: pip install 'astune[huggingface]'") from error
     waiting: list[dict[str, Any]] = []
     writer = None
 

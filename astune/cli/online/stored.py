@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import Commands
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError, explain_missing
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -107,10 +107,8 @@ def open_store(known: argparse.Namespace) -> Database:
         )
     if known.store is not None and known.overrides:
         raise ConfigError(f"{known.overrides[0]!r}: --store reads no configuration that it could change")
-    try:
+    with explain_missing("the store", "'astune[online]'"):
         from astune.store.database import open_existing
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the store needs {error.name!r}: pip install 'astune[online]'") from error
     if known.store is not None:
         return open_existing(known.store)
     from astune.online.place import store_url

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, config_of, open_store
 from astune.cli.suggesting_parser import Commands
-from astune.errors import ConfigError, MissingDependency
+from astune.errors import ConfigError, explain_missing
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -228,10 +228,8 @@ def _import(known: argparse.Namespace) -> int:
 
         with database.reading() as connection:
             parent = aliases.resolve(connection, known.parent)
-        try:
+        with explain_missing("import", "'astune[local,online]'"):
             from astune.backbone.local.engine import load_engine
-        except ModuleNotFoundError as error:
-            raise MissingDependency(f"import needs {error.name!r}: pip install 'astune[local,online]'") from error
         from astune.online.training.imports import import_checkpoint
         from astune.support.concurrency import run_and_leave
 
