@@ -69,7 +69,7 @@ class Card:
         if config.rollout.agentscope_learn_protocol is not None:
             yield "Agent", f"`{_file_name(config.rollout.agentscope_learn_protocol)}`"
         files = [reader.jsonl.training.file_path] if reader.type == "jsonl" else [reader.huggingface.dataset_path]
-        data = [self._data(path) for path in files if path is not None and named is not None]
+        data = [hub_id(path) or f"`{Path(path).name}`" for path in files if path is not None and named is not None]
         yield "Data", ", ".join([f"read by `{_file_name(reader.type)}`", *data])
         judges = [f"`{_file_name(judge.judge)}`" for judge in config.task_judge.judges]
         yield "Judge", ", ".join(judges) or "none"
@@ -77,10 +77,6 @@ class Card:
         if config.model.lora.rank is not None:
             yield "Adapter", f"LoRA, rank {config.model.lora.rank}"
         yield "Trained on", f"{summary['episodes']:,} episodes, {summary['tokens']['trained']:,} tokens"
-
-    @staticmethod
-    def _data(path: str) -> str:
-        return hub_id(path) or f"`{Path(path).name}`"
 
     def _figures(self) -> str:
         rows = []

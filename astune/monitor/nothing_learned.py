@@ -97,20 +97,15 @@ def why_nothing(row: Mapping[str, Any]) -> Nothing | None:
         return NO_CALLS
     turns = {key.removeprefix(_TURNS): count or 0 for key, count in row.items() if key.startswith(_TURNS)}
     if turns and sum(turns.values()) == row["turns/total"]:  # whatever the rewards are
-        return _untrainable(turns)
+        # the commonest; frozen agents come last: they are meant so
+        reason = max(turns, key=lambda name: (name != "frozen", turns[name]))
+        why, advice = UNTRAINABLE.get(reason, (LEFT_OUT.get(reason, reason).rstrip("."), "see docs/runs.md"))
+        return Nothing(reason, f"no answer could be trained, as {why}", advice)
     skipped = row.get("tokens/dropped_skipped_update") or 0
     return SKIPPED if skipped > (row.get("tokens/dropped_no_signal") or 0) else _without_signal(row, episodes)
 
 
 _TURNS = "turns/left_out_"
-
-
-def _untrainable(turns: Mapping[str, float]) -> Nothing:
-    """The commonest reason why none of the step's turns could be trained. Frozen agents come last: they are meant
-    so."""
-    reason = max(turns, key=lambda name: (name != "frozen", turns[name]))
-    why, advice = UNTRAINABLE.get(reason, (LEFT_OUT.get(reason, reason).rstrip("."), "see docs/runs.md"))
-    return Nothing(reason, f"no answer could be trained, as {why}", advice)
 
 
 def _without_signal(row: Mapping[str, Any], episodes: float) -> Nothing:

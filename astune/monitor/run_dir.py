@@ -207,7 +207,9 @@ class RunDir:
 
     def damage(self, path: Path) -> str | None:
         """The first file of a checkpoint which is not as it was written, and what is wrong; None if all are."""
-        return wrong_file(path, _read_checksums(path))
+        # one that an older ASTune has written names no files
+        lines = (path / COMPLETE).read_text(encoding="utf-8", errors="replace").splitlines()
+        return wrong_file(path, {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)})
 
     def check_checkpoint(self, path: Path) -> None:
         """Raises RunFolderError that names the file which is missing or not as it was written."""
@@ -284,12 +286,6 @@ def _complete(path: Path) -> None:
         sync(folder)
     write_whole(path / COMPLETE, "".join(f"{checksum}  {name}\n" for name, checksum in written.items()))
     sync(path.parent)
-
-
-def _read_checksums(path: Path) -> dict[str, str]:
-    """Read the checksums of a checkpoint; empty for one that an older ASTune has written."""
-    lines = (path / COMPLETE).read_text(encoding="utf-8", errors="replace").splitlines()
-    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
 
 
 def _remove_checkpoint(path: Path) -> None:

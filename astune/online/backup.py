@@ -139,7 +139,9 @@ def restore_backup(source: Path, database: Database, folder: Path) -> Backup:
         raise ConfigError(f"--from {source}: it is of {kind}; astune.online.store names {database.address}")
     if there.is_dir() and any(there.iterdir()):
         raise RunFolderError(f"{there} has versions already: nothing is written over them. Move them away")
-    _check_empty(database)
+    is_there = Path(str(database.url.database)).exists() if database.is_sqlite else find_revision(database) is not None
+    if is_there:
+        raise StoreError(f"there is a store at {database.address} already: nothing is written over it. Move it away")
     for name, sha256 in found.versions.items():
         check(source / VERSIONS / name, sha256)
     with writing(there):
@@ -169,12 +171,6 @@ def read_backup(source: Path) -> Backup:
     if (wrong := wrong_file(source, {found.store: found.sha256})) is not None:
         raise RunFolderError(f"the backup {source} is broken: {wrong}")
     return found
-
-
-def _check_empty(database: Database) -> None:
-    is_there = Path(str(database.url.database)).exists() if database.is_sqlite else find_revision(database) is not None
-    if is_there:
-        raise StoreError(f"there is a store at {database.address} already: nothing is written over it. Move it away")
 
 
 def _run_postgresql(database: Database, program: str, *arguments: str) -> None:

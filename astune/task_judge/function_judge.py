@@ -80,7 +80,9 @@ class FunctionJudge:
             "ground_truth": {"query": task.query, "answer": task.answer},
         }
         if self.reads_answer_format:
-            values["model_answer"] = _final_answer(task, episode, self._answer_format)
+            text = answer_text(task, episode)
+            found = None if cut_off(episode, text) else extract_answer(text, self._answer_format)
+            values["model_answer"] = "" if found is None else found.text
         return {name: values[name] for name in self._parameters}
 
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
@@ -89,13 +91,6 @@ class FunctionJudge:
                 return await self._function(**arguments)
             result = await begin(functools.partial(self._function, **arguments), "judge", JudgeError)
             return await result if inspect.isawaitable(result) else result
-
-
-def _final_answer(task: Task, episode: Episode, answer_format: AnswerFormat) -> str:
-    """The answer that is marked as one; empty if none is, or if it was cut off."""
-    text = answer_text(task, episode)
-    found = None if cut_off(episode, text) else extract_answer(text, answer_format)
-    return "" if found is None else found.text
 
 
 def _check_parameters(function: Callable[..., Any], name: str) -> tuple[str, ...]:

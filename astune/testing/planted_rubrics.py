@@ -114,7 +114,10 @@ class PlantedModel:
         if job == JUDGE:
             return {"criteria": self._scores(fences, fate)}
         if job == HOLISTIC:
-            return {"reason": "by its length", "score": self._impression(_text(fences, "answer"))}
+            answer = _text(fences, "answer")
+            luck = random.Random(answer).uniform(-2.5, 2.5)
+            score = len(answer.split()) / 15 + 2.0 * (self._hint in features_of(answer)) + luck
+            return {"reason": "by its length", "score": max(0, min(HOLISTIC_MAX, round(score)))}
         if job == ARRANGE:
             return _arrange(fences, scaled="anchors" in system)
         raise ValueError(f"the planted model was asked for what it does not know: {job!r}")
@@ -145,24 +148,15 @@ class PlantedModel:
         for line in _text(fences, "criteria").splitlines():
             name, scale, text = line.split(" | ")[:3]
             low, high = (int(limit) for limit in scale.split("-"))
-            met = self._meets(text, answer)
+            # a criterion that means nothing is met by half of all answers, whatever they say
+            drawn, feature = random.Random(f"{text}\n{answer}").random(), meaning(text)
+            met = drawn < 0.5 if feature is None else feature.met(answer) != (drawn < self._judge_noise)
             scores.append({"id": name, "reason": "It does." if met else "It does not.", "score": high if met else low})
         if fate.random() < self._faults.missing:
             scores.pop()
         if scores and fate.random() < self._faults.repeated:
             scores.append(scores[0])
         return scores
-
-    def _meets(self, criterion: str, answer: str) -> bool:
-        """A criterion that means nothing is met by half of all answers, whatever they say."""
-        drawn, feature = random.Random(f"{criterion}\n{answer}").random(), meaning(criterion)
-        return drawn < 0.5 if feature is None else feature.met(answer) != (drawn < self._judge_noise)
-
-    def _impression(self, answer: str) -> int:
-        """A score that goes by length and luck, and a little by one planted feature."""
-        luck = random.Random(answer).uniform(-2.5, 2.5)
-        score = len(answer.split()) / 15 + 2.0 * (self._hint in features_of(answer)) + luck
-        return max(0, min(HOLISTIC_MAX, round(score)))
 
 
 def _better_and_worse(fences: Fences) -> tuple[list[str], list[str]]:

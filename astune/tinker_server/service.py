@@ -345,7 +345,8 @@ class TinkerService:
         if top > self._limits.vocabulary:
             raise RequestError(f"topk_prompt_logprobs {top}: the model knows {self._limits.vocabulary} tokens")
         if sampled.path is not None and not self._versions.holds(sampled.version):
-            self._check_unchanged(sampled, sampled.path)
+            if self._version(self._store.find(sampled.path)) != sampled.version:
+                raise not_found(f"{sampled.path} was saved anew since this session began to sample it")
         sampler = await self._versions.sampler(sampled.version)
         generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
         scores = None
@@ -354,10 +355,6 @@ class TinkerService:
             score = partial(score_prompt, sampler.model, prompt, sampling.temperature, top, last)
             scores = await self._in(self._scorer, score)
         return wire.sample_reply(generations, scores)
-
-    def _check_unchanged(self, sampled: Sampled, path: CheckpointPath) -> None:
-        if self._version(self._store.find(path)) != sampled.version:
-            raise not_found(f"{path} was saved anew since this session began to sample it")
 
     def weights_info(self, path: str) -> dict[str, Any]:
         lora = self._store.find(CheckpointPath.parse(path)).about["lora"]

@@ -74,6 +74,7 @@ def tell_run(index: RunIndex, config: Mapping[str, Any]) -> Story:
     """`config` by dotted keys, as `run_config.config_of` reads it."""
     metrics, phases = [row for _, row in index.metrics], index.by_phase()
     decoded = next((phase for phase in ("eval/greedy", "eval/sampled") if phases[phase]), "eval/greedy")
+    defaults = flat(Config().model_dump(mode="json"))
     return Story(
         verdict=verdict_line(metrics, phases, _methods(config)),
         facts=_facts(metrics, config, phases["train"]),
@@ -85,15 +86,9 @@ def tell_run(index: RunIndex, config: Mapping[str, Any]) -> Story:
         pairs=pick_pairs(phases[decoded]),  # greedy where there is such decoding: no luck in it
         training=pick_training(phases["train"]),
         debug=phases["debug"][:MOST_DEBUG_EPISODES],
-        changed=_list_changed(config),
+        changed=[(key, value, defaults.get(key)) for key, value in config.items() if value != defaults.get(key)],
         config=config,
     )
-
-
-def _list_changed(config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Keys that differ from their defaults: key, value, default."""
-    defaults = flat(Config().model_dump(mode="json"))
-    return [(key, value, defaults.get(key)) for key, value in config.items() if value != defaults.get(key)]
 
 
 def verdict_line(metrics: Metrics, phases: Mapping[str, Sequence[IndexedEpisode]], methods: Sequence[str] = ()) -> str:
@@ -210,10 +205,11 @@ def _facts(metrics: Metrics, config: Mapping[str, Any], trained: Sequence[Indexe
     failed_tools = show_tools(summary["tools"], _first_failures(trained, throughout))
     shares = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in seconds.items() if value > 0)
     failed = f"{summary['failed']:,} failed" if summary["failed"] else "none failed"
+    stages = enumerate(stages_of(metrics, _methods(config)), start=1)
     return [
         *ran_with,
         ("steps", str(summary["steps"])),
-        *_stages(metrics, config),
+        *[(f"stage {number}", show_stage(stage)) for number, stage in stages],
         ("episodes", f"{summary['episodes']:,} ({failed})"),
         ("tokens", f"{tokens['sampled']:,} sampled, {tokens['trained']:,} trained"),
         ("groups with something to learn from", f"{groups['used']:,} of {sum(groups.values()):,}"),
@@ -247,11 +243,6 @@ def _methods(config: Mapping[str, Any]) -> list[str]:
     """The methods of the stages; the method of the run where there are no stages."""
     common = str(config.get("astune.algorithm.method"))
     return [str((stage.get("algorithm") or {}).get("method", common)) for stage in config.get("astune.stages") or []]
-
-
-def _stages(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    stages = enumerate(stages_of(metrics, _methods(config)), start=1)
-    return [(f"stage {number}", show_stage(stage)) for number, stage in stages]
 
 
 def _best(metrics: Metrics, config: Mapping[str, Any]) -> list[tuple[str, str]]:

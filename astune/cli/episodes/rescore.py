@@ -30,17 +30,13 @@ async def rescore_all(
         async for one in judge_anew(recordings, config_of):
             if write is not None:
                 write(episode_to_row(replace(one.recording, episode=one.after or one.recording.episode)))
-            done.append(_head(one))
+            # the part that is needed once it is written
+            recording = replace(one.recording, episode=_without_turns(one.recording.episode))
+            done.append(Rescored(recording, None if one.after is None else _without_turns(one.after)))
     _show_changes(done)
     if out is not None:
         tell(f"written {out}")
     return 1 if any(one.change == "could not judge" for one in done) else 0
-
-
-def _head(one: Rescored) -> Rescored:
-    """The part of an episode that is needed once it is written."""
-    recording = replace(one.recording, episode=_without_turns(one.recording.episode))
-    return Rescored(recording, None if one.after is None else _without_turns(one.after))
 
 
 def _without_turns(episode: Episode) -> Episode:

@@ -100,7 +100,8 @@ class ChatFormat:
         """Most tokens of prompt and answer together that the model was made for; None if its config does not say."""
         self._vocab_size = vocab_size or tokenizer.get_vocab_size(with_added_tokens=True)
         self._prompt = self.render([_QUESTION])
-        self.generation_prompt = self._find_generation_prompt()
+        written = self.render([_QUESTION], add_generation_prompt=False)
+        self.generation_prompt = self._prompt[len(written) :] if self._prompt.startswith(written) else ""
         """The text that the template ends a prompt with, so that an answer follows; "" if it writes none."""
         self.stop_token_ids: tuple[int, ...] = self._find_stops(special_tokens.get("eos_token"), eos_token_ids)
         """The tokens that end an answer."""
@@ -307,10 +308,6 @@ class ChatFormat:
         """
         found = self._closing.search(rendering, start)
         return None if found is None else (found.start(), found.group())
-
-    def _find_generation_prompt(self) -> str:
-        written = self.render([_QUESTION], add_generation_prompt=False)
-        return self._prompt[len(written) :] if self._prompt.startswith(written) else ""
 
     def _find_call_style(self, formats: Iterable[AnswerFormat]) -> tuple[CallStyle, AnswerFormat | None]:
         closings = (self.close_token, self._options["special_tokens"].get("eos_token"))

@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import sqlalchemy as sa
-
 from astune.context_tracker.calls import KnownTurn
 from astune.context_tracker.tracker import ContextTracker
 from astune.online.service.callers import Caller
@@ -135,7 +133,10 @@ class LiveConversations:
             with self._choosing:
                 others = [] if claim is None else list(self._claims.items())
                 taken = [name for other, name in others if other.history == histories[0]]
-                found = _by_history(connection, histories, taken)
+                # almost always the last answer is known; the earlier ones are asked for only where it is not
+                found = conversation_of_history(connection, histories[:1], taken) or (
+                    conversation_of_history(connection, histories[1:]) if len(histories) > 1 else None
+                )
                 if found is None:
                     return self._new_id(), 0
                 if claim is not None:
@@ -158,10 +159,3 @@ class LiveConversations:
         live = LiveConversation(conversation_id, key, self._make_tracker(conversation_id, began(requests)))
         live.take_back(requests)
         return live
-
-
-def _by_history(connection: sa.Connection, histories: Sequence[str], taken: Sequence[str]) -> str | None:
-    """Almost always the last answer is known; the earlier ones are asked for only where it is not."""
-    return conversation_of_history(connection, histories[:1], taken) or (
-        conversation_of_history(connection, histories[1:]) if len(histories) > 1 else None
-    )

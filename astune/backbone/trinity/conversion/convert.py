@@ -129,7 +129,11 @@ def convert(loaded: LoadedConfig, run_path: Path, num_tasks: int | None = None) 
         made |= {"algorithm.loss_agg_mode": "token-mean", "algorithm.policy_loss_fn_args.loss_agg_mode": "token-mean"}
     found |= made | users
     origins |= dict.fromkeys(made, MADE) | {key: str(place_of(loaded, f"trinity.{key}")) for key in users}
-    return Converted(_arrange(tree_of(found)), origins)
+    tree = tree_of(found)
+    # as it is read: single values, then sections, last the two that carry the embedded configuration
+    long = ("buffer", "data_processor")
+    order = sorted(tree, key=lambda name: (name in long and 1 + long.index(name), isinstance(tree[name], dict)))
+    return Converted({name: tree[name] for name in order}, origins)
 
 
 def wants_attention(loaded: LoadedConfig) -> str:
@@ -204,11 +208,3 @@ def _make_values(loaded: LoadedConfig, run_path: Path, tinker: bool, rows: int) 
             }
         ],
     }
-
-
-def _arrange(tree: dict[str, Any]) -> dict[str, Any]:
-    """The same tree in the order in which it is read: single values, then sections, last the two that carry the
-    embedded configuration."""
-    long = ("buffer", "data_processor")
-    order = sorted(tree, key=lambda name: (name in long and 1 + long.index(name), isinstance(tree[name], dict)))
-    return {name: tree[name] for name in order}
