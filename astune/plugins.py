@@ -46,7 +46,12 @@ def load_plugin(spec: str, *, kind: str, builtin: Mapping[str, str] = NO_BUILTIN
     methods that a class lacks.
     """
     if spec.startswith(LIVE):
-        return _find_live(spec, kind)
+        if spec not in _live:
+            raise PluginError(
+                f"{kind} {spec!r} was an object of the Python program that gave it to ASTune, and is not in this one: "
+                "give it again there, or put it into a file and name that, as 'path/file.py:Name'"
+            )
+        return _live[spec]
     place = builtin.get(builtin_name(spec, builtin), spec)
     where, arrow, name = place.rpartition("->" if "->" in place else ":")
     known = f"; built in: {', '.join(builtin)}" if builtin else ""
@@ -209,15 +214,6 @@ class LiveObjects:
 
 
 _live: dict[str, object] = {}
-
-
-def _find_live(spec: str, kind: str) -> Any:
-    if spec not in _live:
-        raise PluginError(
-            f"{kind} {spec!r} was an object of the Python program that gave it to ASTune, and is not in this one: give "
-            "it again there, or put it into a file and name that, as 'path/file.py:Name'"
-        )
-    return _live[spec]
 
 
 def _import_name(value: type | FunctionType) -> str | None:

@@ -79,8 +79,15 @@ def _reply(completion: ChatCompletion) -> ChatReply:
     prompt_ids = (completion.model_extra or {}).get("prompt_token_ids")
     output_ids = (choice.model_extra or {}).get("token_ids")
     logprobs = choice.logprobs.content if choice.logprobs is not None else None
+    given = choice.message.model_dump(exclude_none=True)
+    message = {"role": "assistant", "content": given.get("content") or given.get("refusal")}
+    reasoning = given.get("reasoning_content") or given.get("reasoning")
+    if isinstance(reasoning, str):
+        message["reasoning_content"] = reasoning
+    if given.get("tool_calls"):
+        message["tool_calls"] = given["tool_calls"]
     return ChatReply(
-        message=_message(choice.message.model_dump(exclude_none=True)),
+        message=message,
         finish_reason="length" if choice.finish_reason == "length" else "stop",
         prompt_ids=None if prompt_ids is None else tuple(prompt_ids),
         output_ids=None if output_ids is None else tuple(output_ids),
@@ -103,14 +110,3 @@ def _usage(given: CompletionUsage | None) -> TokenUsage | None:
         return None
     details = given.prompt_tokens_details
     return TokenUsage(prompt_tokens, completion_tokens, (details.cached_tokens if details else None) or 0)
-
-
-def _message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a message that agents read. Reasoning goes by two names."""
-    message = {"role": "assistant", "content": given.get("content") or given.get("refusal")}
-    reasoning = given.get("reasoning_content") or given.get("reasoning")
-    if isinstance(reasoning, str):
-        message["reasoning_content"] = reasoning
-    if given.get("tool_calls"):
-        message["tool_calls"] = given["tool_calls"]
-    return message

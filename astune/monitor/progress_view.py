@@ -139,23 +139,19 @@ def status_panel(state: RunState) -> RenderableType:
         ProgressBar(total=max(1, phase.total), completed=phase.done, width=BAR_WIDTH) if phase.total else "",
         Text("  ".join(phase.figures()), style="dim"),
     )
-    return Group(grid, _reward_line(state))
-
-
-def _pace(state: RunState) -> list[str]:
-    left, speed = state.seconds_left, state.tokens_per_second
-    parts = [] if left is None else [f"{show_seconds(left)} left"]
-    return parts if speed is None else [*parts, f"{speed:,.0f} tokens/s"]
-
-
-def _reward_line(state: RunState) -> Text:
     line = Text()
     if state.rewards:
         line.append(f"reward {state.rewards[-1]:.3f}  ", style="bold")
         line.append(sparkline(state.rewards), style="green")
     if state.failed:
         line.append(f"   {state.failed:,} episodes failed", style="yellow")
-    return line
+    return Group(grid, line)
+
+
+def _pace(state: RunState) -> list[str]:
+    left, speed = state.seconds_left, state.tokens_per_second
+    parts = [] if left is None else [f"{show_seconds(left)} left"]
+    return parts if speed is None else [*parts, f"{speed:,.0f} tokens/s"]
 
 
 def step_line(state: RunState, metrics: Mapping[str, float]) -> str:

@@ -11,7 +11,7 @@ from astune.rollout.setup import RolloutSetup
 from astune.rollout.time_limit import within
 from astune.support.user_values import contain, figure, show_value, text_of, traceback_of
 from astune.task_judge.judge_base import GroupJudge, Judge, check_verdict
-from astune.types import Episode, EpisodeError, StopReason, Verdict, WorkflowOutput
+from astune.types import Episode, EpisodeError, StopReason, Verdict
 
 FAILED = {StopReason.ERROR, StopReason.TIMEOUT}
 NOT_JUDGED = {*FAILED, StopReason.LATE}
@@ -25,7 +25,11 @@ async def judge_episode(episode: Episode, setup: RolloutSetup) -> Episode:
     output = episode.output
     try:
         if output is not None and output.reward is not None:
-            verdict = _own_verdict(output)
+            reward = figure(output.reward)
+            if reward is None:
+                raise JudgeError(f"the workflow returned reward={show_value(output.reward)}; expected a finite number")
+            # its metrics stay the output's: they are no judge's
+            verdict = check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")
         elif (judge := setup.judge_of(episode.task)) is not None:
             verdict = await ask_judge(judge, episode, setup.judge_timeout)
         elif output is None:
@@ -140,11 +144,3 @@ def _check(verdict: object) -> Verdict:
         if not isinstance(verdict, Verdict):
             raise JudgeError(f"the judge returned {show_value(verdict)}; expected a Verdict")
         return check_verdict(verdict, text_of(verdict.judged_by or "the judge"))
-
-
-def _own_verdict(output: WorkflowOutput) -> Verdict:
-    """The reward that the workflow returned, as a verdict. Its metrics stay the output's: they are no judge's."""
-    reward = figure(output.reward)
-    if reward is None:
-        raise JudgeError(f"the workflow returned reward={show_value(output.reward)}; expected a finite number")
-    return check_verdict(Verdict(reward, judged_by="workflow"), "the workflow")

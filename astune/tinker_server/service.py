@@ -344,9 +344,12 @@ class TinkerService:
         top = body.get("topk_prompt_logprobs") or 0
         if top > self._limits.vocabulary:
             raise RequestError(f"topk_prompt_logprobs {top}: the model knows {self._limits.vocabulary} tokens")
-        if sampled.path is not None and not self._versions.holds(sampled.version):
-            if self._version(self._store.find(sampled.path)) != sampled.version:
-                raise not_found(f"{sampled.path} was saved anew since this session began to sample it")
+        if (
+            sampled.path is not None
+            and not self._versions.holds(sampled.version)
+            and self._version(self._store.find(sampled.path)) != sampled.version
+        ):
+            raise not_found(f"{sampled.path} was saved anew since this session began to sample it")
         sampler = await self._versions.sampler(sampled.version)
         generations = await self._sampling.run(generate(sampler, prompt, sampling, samples))
         scores = None

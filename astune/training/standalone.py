@@ -120,7 +120,14 @@ def play(
             seconds = time.perf_counter() - began
             _note_part(run_dir, chosen, evaluations)
             groups = {each.name: list(_read(run_dir, each.name, _ids(each), each.attempts)) for each in chosen}
-            _write_figures(run_dir, candidate.step, groups, seconds, progress)
+            with writing(run_dir.metrics_path):
+                run_dir.metrics_path.unlink(missing_ok=True)
+            log = MetricsLog(run_dir)
+            for name, played in groups.items():
+                metrics = evaluation_metrics(played, seconds)
+                log.log(candidate.step, {f"eval/{name}/{figure}": value for figure, value in metrics.items()})
+                progress.evaluation_done(candidate.step, name, metrics)
+            log.close()
         return Played(run_dir.path, about, groups, read_calls(run_dir.path))
     finally:
         lock.release()
@@ -288,19 +295,6 @@ def _read(run_dir: RunDir, name: str, tasks: Sequence[str], attempts: int) -> li
             )
         groups.append(Group(episodes[0].task, tuple(episodes)))
     return groups
-
-
-def _write_figures(
-    run_dir: RunDir, step: int, groups: Mapping[str, Sequence[Group]], seconds: float, progress: Progress
-) -> None:
-    with writing(run_dir.metrics_path):
-        run_dir.metrics_path.unlink(missing_ok=True)
-    log = MetricsLog(run_dir)
-    for name, played in groups.items():
-        metrics = evaluation_metrics(played, seconds)
-        log.log(step, {f"eval/{name}/{figure}": value for figure, value in metrics.items()})
-        progress.evaluation_done(step, name, metrics)
-    log.close()
 
 
 def read_played(folder: Path) -> Played:

@@ -20,7 +20,7 @@ from astune.errors import StoreError
 from astune.online.store import aliases, audit, learned, releases
 from astune.online.store.aliases import CHAMPION, PREVIOUS
 from astune.online.store.feedback import states as feedback
-from astune.online.store.versions import ModelVersion, VersionTree, find, load_tree
+from astune.online.store.versions import ModelVersion, find, load_tree
 from astune.store.tables import versions
 
 ROLLED_BACK = "rolled_back"
@@ -151,7 +151,10 @@ def roll_back(
     away = sorted({version.number, *tree.heirs(version.number)})
     if served != target.number:
         aliases.move(connection, CHAMPION, to=target.number, expected=served, role=role, why=why, now=now)
-        _move_previous(connection, tree, {*away, target.number}, target, role, why, now)
+        before = aliases.version_of(connection, PREVIOUS)
+        if before in {*away, target.number}:
+            to = next((each for each in tree.path(target.number)[1:] if find(connection, each) is not None), None)
+            aliases.move(connection, PREVIOUS, to=to, expected=before, role=role, why=why, now=now)
     _write_held(connection, away, f"rolled back: {why}")
     for number in away:
         releases.end_release(connection, number, state="rolled_back", reason=why, role=role, now=now)
@@ -159,21 +162,6 @@ def roll_back(
     said = {"versions": away, "champion": target.number, "forget": forget, "feedback": count, "why": why}
     audit.say(connection, role, "rolled back", str(version.number), now=now, **said)
     return RolledBack(target.number, away, count)
-
-
-def _move_previous(
-    connection: sa.Connection,
-    tree: VersionTree,
-    gone: set[int],
-    target: ModelVersion,
-    role: audit.Role,
-    why: str,
-    now: float,
-) -> None:
-    before = aliases.version_of(connection, PREVIOUS)
-    if before in gone:
-        to = next((each for each in tree.path(target.number)[1:] if find(connection, each) is not None), None)
-        aliases.move(connection, PREVIOUS, to=to, expected=before, role=role, why=why, now=now)
 
 
 def _forget(connection: sa.Connection, away: Sequence[int], now: float, role: audit.Role) -> int:
