@@ -10,14 +10,18 @@ from typing import Any
 from astune.algorithm.method import Method, method_of
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import PluginError, TaskError, WorkflowError
+from astune.errors import PluginError, TaskError, WorkflowError, nearest
 from astune.examples.conversation import conversation_rows, is_learned
 from astune.examples.episodes import JudgedAttempts
 from astune.examples.example import TrainingExample
-from astune.examples.fields import check_names, conversation, tools_of
 from astune.monitor.episodes import EpisodeRecord
+from astune.support.file_kinds import instead, kind_of
 from astune.types import Sample, Timeline
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+BESIDE = ("tools", "lineage")
+"""What may be there of any example: the tools that the model is offered, and where the example came from."""
+Message = Mapping[str, Any]
 Seen = Callable[[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]
 """Is told of each line that is read: its place, its messages up to an answer, and its tools."""
 
@@ -40,21 +44,31 @@ class ExampleLine:
     seen: Seen | None = None
 
     def check_names(self, *known: str) -> None:
-        """Raises TaskError where a field of `known`, all of which are needed, is missing, or there is another beside
-        `tools`."""
-        check_names(self.row, known, self.place)
+        """Raises TaskError where a field of `known`, all of which are needed, is missing, or there is another that is
+        not of `BESIDE`."""
+        row, kind = self.row, kind_of(self.row)
+        if kind is not None and row.keys() - {*BESIDE} != {*known}:
+            raise TaskError(f"{self.place}: {instead(kind, 'examples with ' + ', '.join(known))}")
+        there = (*known, *BESIDE)
+        for name in row:
+            if name not in there:
+                hint = f"{nearest(name, there)} There are: {', '.join(there)}"
+                raise TaskError(f"{self.place}: unknown field {name!r}.{hint}")
+        for name in known:
+            if name not in row:
+                raise TaskError(f"{self.place}: no field {name!r}; there are: {', '.join(row) or 'none'}")
 
     def answers(self, name: str) -> tuple[Timeline, ...]:
         """The rows of the conversation in field `name`, of which every answer is learned."""
-        return self._rows(name, conversation(self.row, name, self.place), 0)
+        return self._rows(name, self._conversation(name), 0)
 
     def answer(self, name: str) -> tuple[Timeline, ...]:
         """The rows of the answer in field `name`, which goes on from the conversation in `messages`."""
-        context = conversation(self.row, "messages", self.place)
-        return self._rows(name, [*context, *conversation(self.row, name, self.place)], len(context))
+        context = self._conversation("messages")
+        return self._rows(name, [*context, *self._conversation(name)], len(context))
 
     def _rows(self, name: str, messages: Sequence[Mapping[str, Any]], start: int) -> tuple[Timeline, ...]:
-        tools = tools_of(self.row, self.place)
+        tools = self._tools()
         if not any(map(is_learned, messages[start:])):
             is_said = any(message["role"] == "assistant" for message in messages[start:])
             missing = "no message of role 'assistant' has a weight" if is_said else "no message of role 'assistant'"
@@ -65,6 +79,50 @@ class ExampleLine:
             return conversation_rows(self.chat_format, messages, tools, start)
         except WorkflowError as error:
             raise UnwritableExample("that the model's chat template cannot write", f"{name}: {error}") from error
+
+    def _conversation(self, name: str) -> list[Message]:
+        """The messages of field `name`, in OpenAI's shape; a single message may stand without a list."""
+        value = self.row[name]
+        messages = [value] if isinstance(value, dict) and name != "messages" else value
+        if not isinstance(messages, list) or not messages:
+            raise TaskError(f"{self.place}: {name}: expected a list of messages, got {value!r:.60}")
+        for number, message in enumerate(messages):
+            _check_message(message, f"{self.place}: {name}[{number}]")
+        return messages
+
+    def _tools(self) -> list[Message]:
+        """The tools that the model is offered, in OpenAI's shape; none where there is no such field."""
+        tools = self.row.get("tools") or []
+        if not isinstance(tools, list):
+            raise TaskError(f"{self.place}: tools: expected a list, got {tools!r:.60}")
+        for number, tool in enumerate(tools):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            if not isinstance(function, dict) or "name" not in function:
+                expected = '{"type": "function", "function": {"name": ..., ...}}'
+                raise TaskError(f"{self.place}: tools[{number}]: expected {expected}, got {tool!r:.60}")
+        return tools
+
+
+def _check_message(message: Any, place: str) -> None:
+    if not isinstance(message, dict):
+        raise TaskError(f'{place}: expected {{"role": ..., "content": ...}}, got {message!r:.60}')
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        raise TaskError(f"{place}.role: expected one of {', '.join(ROLES)}, got {role!r}.{nearest(str(role), ROLES)}")
+    if "weight" in message and (role != "assistant" or message["weight"] not in (0, 1)):
+        raise TaskError(
+            f"{place}.weight: expected 0 or 1, of the assistant's messages alone, got {message['weight']!r}"
+        )
+    calls = message.get("tool_calls") or []
+    if not isinstance(content, str | list | None) or (content is None and not calls and "content" not in message):
+        raise TaskError(f"{place}.content: expected text or a list of text parts, got {content!r:.60}")
+    for number, call in enumerate(calls if isinstance(calls, list) else [calls]):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or "arguments" not in function:
+            raise TaskError(
+                f'{place}.tool_calls[{number}]: expected {{"function": {{"name": ..., "arguments": "<JSON>"}}}}, '
+                f"got {call!r:.60}"
+            )
 
 
 class ExampleMethod(Method, ABC):
