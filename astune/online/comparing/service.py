@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from astune.config.schema import AstuneConfig
-from astune.errors import AstuneError, ConfigError, StoreError
+from astune.errors import AstuneError, ConfigError
 from astune.online.comparing.agreement import agreements
 from astune.online.comparing.make import choose, make_pairs
 from astune.online.comparing.sampling import VersionSampler, read_versions
 from astune.online.redaction import Redactor
+from astune.online.service.submissions import read_or_refuse, write_or_refuse
 from astune.online.store import comparisons
 from astune.online.store.comparisons import AnswerPair, Choice
 from astune.online.store.feedback.rows import JUDGE, RATER
 from astune.online.store.feedback.states import FeedbackPart, NewFeedback, add, lock
 from astune.online.store.recorded import RecordedAnswer, load_recorded
 from astune.online.training.episodes import episode_of
-from astune.online.wire import NextPair, PairVote, ShownChoice, WireError, read_wire
+from astune.online.wire import NextPair, PairVote, ShownChoice, read_wire
 from astune.rollout.verdict import ask_group, verdict_or_error
 from astune.store.database import Database
 from astune.store.writer import Writer
@@ -88,7 +89,7 @@ class Comparisons:
     async def next(self, query: Mapping[str, str], client: str) -> dict[str, Any]:
         """The next pair of the client's answers for the rater, None where there is none; the rater's progress, and how
         far raters agree. Raises HttpError."""
-        asked = _read(lambda: read_wire(NextPair, dict(query)))
+        asked = read_or_refuse(lambda: read_wire(NextPair, dict(query)))
         try:
             versions = await asyncio.to_thread(self._versions_of, asked)
             found = await asyncio.to_thread(self._look, asked, versions, client)
@@ -100,7 +101,7 @@ class Comparisons:
 
     async def vote(self, body: object, client: str) -> dict[str, Any]:
         """Take a vote; a preference becomes feedback. The judge's choice is told now. Raises HttpError."""
-        said = _read(lambda: read_wire(PairVote, body))
+        said = read_or_refuse(lambda: read_wire(PairVote, body))
         comment = self._redactor.text(said.comment)
 
         def write(connection: sa.Connection) -> tuple[AnswerPair, str]:
@@ -197,10 +198,7 @@ class Comparisons:
             await self._write(lambda each: comparisons.write_judged(each, number, choice, judge.name))
 
     async def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        try:
-            return await self._writer.write(work)
-        except (StoreError, sa.exc.SQLAlchemyError) as error:
-            raise HttpError(503, "store_unavailable", "it could not be written, so it is not taken") from error
+        return await write_or_refuse(self._writer, work)
 
 
 def is_turned(number: int, rater: str) -> bool:
@@ -228,10 +226,3 @@ def _as_stored(choice: ShownChoice, turned: bool) -> Choice:
 def _as_shown(choice: str | None, turned: bool) -> str | None:
     sides = {"first": "2", "second": "1"} if turned else {"first": "1", "second": "2"}
     return None if choice is None else sides.get(choice, choice)
-
-
-def _read(read: Callable[[], Result]) -> Result:
-    try:
-        return read()
-    except WireError as error:
-        raise HttpError(400, "invalid_value", str(error), error.param or None) from None

@@ -51,7 +51,9 @@ class Submissions:
     async def feedback(self, body: object, client: str | None) -> tuple[Status, FeedbackOutcome]:
         """`client` is None where the service has tokens and the feedback came without one: it then counts as that of
         the client whose answers it is about, and can be about no other's."""
-        new = _read(lambda: read_feedback(body, client=client or "", received=self._clock(), rules=self._rules))
+        new = read_or_refuse(
+            lambda: read_feedback(body, client=client or "", received=self._clock(), rules=self._rules)
+        )
         new = redact(new, self._redactor)
         outcome = await self._write(
             lambda connection: add(connection, _add_client(connection, new, client), self._rules)
@@ -67,7 +69,7 @@ class Submissions:
         """Feedback that a collector sends as OpenTelemetry's events. What cannot be taken is told in the reply, as OTLP
         has it; a store that cannot be written is an error, after which the collector sends all again."""
         refused: list[str] = []
-        for each in _read(lambda: read_evaluations(body)):
+        for each in read_or_refuse(lambda: read_evaluations(body)):
             try:
                 await self.feedback(each, client)
             except HttpError as error:
@@ -81,7 +83,7 @@ class Submissions:
 
     async def commit(self, body: object) -> tuple[Status, int]:
         """Ask for a commit; its number."""
-        asked = _read(lambda: read_wire(Commit, body))
+        asked = read_or_refuse(lambda: read_wire(Commit, body))
         threshold = None if asked.time_threshold is None else asked.time_threshold / 1000
         wanted = Wanted(asked.task_id, asked.run_id, threshold)
         number = await self._write(lambda connection: ask(connection, "client", self._clock(), wanted))
@@ -94,18 +96,24 @@ class Submissions:
             record = read_wire(ConversationRecord, body)
             return record, new_record(record, client, self._clock(), self._redactor, self._rules)
 
-        record, new = await asyncio.to_thread(_read, read)
+        record, new = await asyncio.to_thread(read_or_refuse, read)
         number = await self._write(lambda connection: write_record(connection, new, self._rules))
         return Status(status="success", message=f"{number} answers of {record.conversation_id!r:.100} are recorded")
 
     async def _write(self, work: Callable[[sa.Connection], Result]) -> Result:
-        try:
-            return await self._writer.write(work)
-        except (StoreError, sa.exc.SQLAlchemyError) as error:
-            raise HttpError(503, "store_unavailable", "it could not be written, so it is not taken") from error
+        return await write_or_refuse(self._writer, work)
 
 
-def _read(read: Callable[[], Result]) -> Result:
+async def write_or_refuse(writer: Writer, work: Callable[[sa.Connection], Result]) -> Result:
+    """Write what a client has sent. Raises HttpError (503) where the store takes nothing."""
+    try:
+        return await writer.write(work)
+    except (StoreError, sa.exc.SQLAlchemyError) as error:
+        raise HttpError(503, "store_unavailable", "it could not be written, so it is not taken") from error
+
+
+def read_or_refuse(read: Callable[[], Result]) -> Result:
+    """Read what a client has sent. Raises HttpError (400) for what is none of it."""
     try:
         return read()
     except WireError as error:
