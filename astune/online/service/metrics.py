@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,13 +13,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from astune.config.online import FeedbackConfig
 from astune.context_tracker.tracker import ChatAnswer
-from astune.online.service.state_metrics import state_metrics
+from astune.online.store import aliases, commits, leases, releases, versions
 from astune.online.store.feedback.figures import feedback_figures
 from astune.online.store.feedback.following import follow_figures
 from astune.online.store.servers import Traffic
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
 
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
 VERSION_FIGURES = {
     "requests": "Requests, by the version that was to answer.",
     "errors": "Those that failed by no fault of the caller.",
@@ -27,6 +29,8 @@ VERSION_FIGURES = {
     "tool_calls": "Tool calls in answers.",
     "tool_failures": "Those that went wrong, as the next request says.",
 }
+ROLES = ("train", "release")
+"""Roles of which one process works at a time, by the names of their leases."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -74,15 +78,12 @@ class ServiceMetrics:
 
 def version_metrics(served: Collection[int], totals: Mapping[int, Traffic]) -> list[Metric]:
     """The versions in memory, and what became of the requests that each answered."""
-    held = GaugeMetricFamily("astune_version_held", "1 for each version in memory.", labels=["version"])
-    for version in served:
-        held.add_metric([str(version)], 1)
+    in_memory = [(str(version), 1) for version in served]
+    held = _family(GaugeMetricFamily, "astune_version_held", "1 for each version in memory.", "version", in_memory)
     counted = []
     for name, meaning in VERSION_FIGURES.items():
-        family = CounterMetricFamily(f"astune_version_{name}", meaning, labels=["version"])
-        for version, traffic in sorted(totals.items()):
-            family.add_metric([str(version)], getattr(traffic, name))
-        counted.append(family)
+        values = [(str(version), getattr(traffic, name)) for version, traffic in sorted(totals.items())]
+        counted.append(_family(CounterMetricFamily, f"astune_version_{name}", meaning, "version", values))
     return [held, *counted]
 
 
@@ -119,3 +120,48 @@ def _following_metrics(connection: sa.Connection) -> list[Metric]:
         pairs.add_metric([each.author, "no"], each.compared - each.agreed)
         trusted.add_metric([each.author], float(each.trusted))
     return [votes, pairs, trusted]
+
+
+def state_metrics(connection: sa.Connection, now: float) -> list[Metric]:
+    """Figures of versions, roles and releases, of which every server says the same. `now` is in seconds since 1970."""
+    version = _family(
+        GaugeMetricFamily,
+        "astune_version",
+        "The number of the version that is the newest, champion (which answers), or tested against it.",
+        "is",
+        [("newest", versions.newest(connection).number), ("champion", aliases.champion(connection).number)],
+    )
+    release = releases.find_open(connection)
+    if release is not None:
+        version.add_metric(["challenger"], release.challenger)
+    alive = [(role, float(leases.find_holder(connection, role, now) is not None)) for role in ROLES]
+    roles = _family(GaugeMetricFamily, "astune_role_alive", "1 while a process has this role.", "role", alive)
+    found: list[Metric] = [version, roles]
+    last = [row for row in commits.recent(connection, 1) if row.ended is not None]
+    if last and last[0].ended is not None:
+        age = max(0.0, now - last[0].ended)
+        found.append(GaugeMetricFamily("astune_last_commit_age_seconds", "Since the last commit ended.", age))
+    found.append(GaugeMetricFamily("astune_release_open", "1 while a version is tested.", release is not None))
+    if release is not None:
+        look = (release.figures.get("looks") or [{}])[-1]
+        alarms = len(look.get("alarms", ())) + len(look.get("breaches", ()))
+        found += [
+            GaugeMetricFamily("astune_release_stage", "Of the open release, from 1; 0: before.", release.stage + 1),
+            GaugeMetricFamily("astune_release_share", "Of the users that get the challenger.", release.share),
+            GaugeMetricFamily("astune_release_alarms", "That the last look at the open release found.", alarms),
+            GaugeMetricFamily(
+                "astune_release_stage_age_seconds", "Since its stage began.", max(0.0, now - release.stage_began)
+            ),
+        ]
+    counts = releases.count_ended(connection)
+    by_state = [(state, counts.get(state, 0)) for state in ("promoted", "held", "rolled_back")]
+    ended = _family(CounterMetricFamily, "astune_releases_ended", "Releases, by how they ended.", "state", by_state)
+    return [*found, ended]
+
+
+def _family(kind: type[Family], name: str, meaning: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
+    """A figure with a value for each `label`."""
+    family = kind(name, meaning, labels=[label])
+    for which, value in values:
+        family.add_metric([which], value)
+    return family

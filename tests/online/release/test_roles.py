@@ -10,7 +10,7 @@ import yaml
 
 from astune.cli import main
 from astune.cli.endings import BAD_INPUT
-from astune.online.service.state_metrics import ROLES, state_metrics
+from astune.online.service.metrics import ROLES, state_metrics
 from astune.online.store.releases import LEASE
 from astune.store.database import Database
 from astune.support.http.metrics import write_metrics
