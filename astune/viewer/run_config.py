@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from astune.config.section import flatten
 from astune.config.source import SavedLoader
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor import RunDir
@@ -21,16 +22,7 @@ LOGPROB_DIGITS = 4
 
 def config_of(run: RunDir) -> dict[str, Any]:
     """The run's configuration by dotted keys. It may be that of an older version: a key can be missing."""
-    return flat(yaml.load(run.config_path.read_text(encoding="utf-8"), SavedLoader) or {})
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping by dotted keys. An empty section stays as it is."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        found |= flat(value, f"{key}.") if isinstance(value, Mapping) and value else {key: value}
-    return found
+    return dict(flatten(yaml.load(run.config_path.read_text(encoding="utf-8"), SavedLoader) or {}))
 
 
 def pieces_of(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from astune.algorithm.curriculum import POOLS
 from astune.config.schema import Config
+from astune.config.section import flatten
 from astune.monitor import summarize
 from astune.monitor.checkpoint_names import best_so_far, figures_so_far
 from astune.monitor.receipt import Metrics, receipt_lines, sum_of_receipts
@@ -39,7 +40,6 @@ from astune.viewer.chosen import (
     scores,
 )
 from astune.viewer.held_out import HeldOutRow, make_held_out_rows
-from astune.viewer.run_config import flat
 from astune.viewer.run_index import IndexedEpisode, RunIndex
 
 MOST_DEBUG_EPISODES = 20
@@ -74,7 +74,7 @@ def tell_run(index: RunIndex, config: Mapping[str, Any]) -> Story:
     """`config` by dotted keys, as `run_config.config_of` reads it."""
     metrics, phases = [row for _, row in index.metrics], index.by_phase()
     decoded = next((phase for phase in ("eval/greedy", "eval/sampled") if phases[phase]), "eval/greedy")
-    defaults = flat(Config().model_dump(mode="json"))
+    defaults = dict(flatten(Config().model_dump(mode="json")))
     return Story(
         verdict=verdict_line(metrics, phases, _methods(config)),
         facts=_facts(metrics, config, phases["train"]),
