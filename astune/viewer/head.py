@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from astune.monitor.jsonl import plain
 from astune.monitor.words import FORKS, LEFT_OUT, METRICS
 from astune.viewer.charts import name_metric, small_charts
 from astune.viewer.held_out import figure_rows
-from astune.viewer.prompt_tree import prompt_tree
 from astune.viewer.run_index import IndexedEpisode, RunIndex
 
+WORDS = re.compile(r"\s+|[^\s]+")
+SHOWN = ("candidate", "parents", "step", "fate", "why", "mean", "success", "calls")
+"""Of a candidate in a search for prompts."""
 MOST_LEFT_OUT = 20
 """Lines that could not be read, told one by one."""
 
@@ -100,3 +104,52 @@ def _table(entries: Sequence[IndexedEpisode], blocks: Sequence[int]) -> dict[str
     }
     checked: dict[str, Any] = plain(table)
     return checked
+
+
+def prompt_tree(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The candidates of a search, children behind their first parent, in the order in which they came up, each with
+    what it changed of that. `phases` are those of their episodes, `tasks` is how many they played.
+
+    >>> rows = [{"candidate": "c0", "parents": [], "texts": {"system": "Be quick."}, "fate": "first", "mean": 0.5},
+    ...         {"candidate": "c1", "parents": ["c0"], "texts": {"system": "Be right."}, "fate": "kept", "mean": 0.9}]
+    >>> first, second = prompt_tree(rows)
+    >>> second["depth"], second["changes"]
+    (1, [['system', [['=', 'Be '], ['-', 'quick.'], ['+', 'right.']]]])
+    """
+    known = {row["candidate"]: row for row in rows}
+    children: dict[str | None, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        parent = next((name for name in row["parents"] if name in known), None)
+        children.setdefault(parent, []).append(row)
+
+    def walk(parent: str | None, depth: int) -> Iterator[dict[str, Any]]:
+        for row in children.get(parent, ()):
+            name = row["candidate"]
+            before = {} if parent is None else known[parent]["texts"]
+            yield {key: row.get(key) for key in SHOWN} | {
+                "depth": depth,
+                "tasks": len(row.get("scores") or ()),
+                "phases": [f"prompt/{name}", f"eval/{name}"],
+                "changes": [
+                    [text, compare_words(before.get(text, ""), now)]
+                    for text, now in row["texts"].items()
+                    if before.get(text) != now
+                ],
+            }
+            yield from walk(name, depth + 1)
+
+    return list(walk(None, 0))
+
+
+def compare_words(before: str, after: str) -> list[list[str]]:
+    """Parts of both texts: "=" of both, "-" of the first, "+" of the second.
+
+    >>> compare_words("Be quick.", "Be quick. Be right.")
+    [['=', 'Be quick.'], ['+', ' Be right.']]
+    """
+    old, new = WORDS.findall(before), WORDS.findall(after)
+    parts: list[list[str]] = []
+    for what, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        both = [["=", "".join(old[a:b])]] if what == "equal" else [["-", "".join(old[a:b])], ["+", "".join(new[c:d])]]
+        parts += [part for part in both if part[1]]
+    return parts

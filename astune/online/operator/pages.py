@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,20 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from astune.errors import StoreError
-from astune.online.operator.chart import sequence_svg
 from astune.online.store import aliases, overview, releases, versions
 from astune.online.store.feedback.rules import STATES
 from astune.online.store.trace import AnswerTrace, trace
 from astune.online.store.versions import ModelVersion
 from astune.store.database import Database
 from astune.support.http.browser_requests import Guarded
-from astune.viewer.charts import STYLE
+from astune.viewer.charts import STYLE, Frame, nice_ticks, svg, value_axis
 from astune.viewer.page import content_policy, read_parts, render
 from astune.viewer.serve import guard_pages, page_headers
 
 PAGE = Path(__file__).parent / "page"
 DAY = 86400.0
+WIDTH, HEIGHT = 560, 220
+"""Of the picture of a release."""
 MOST_RELEASES, MOST_ANSWERS, MOST_LINES = 20, 20, 100
 
 
@@ -143,3 +145,38 @@ def _figures(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.4g}" if isinstance(value, (int, float)) else f"{name} {value}" for name, value in told
     )
+
+
+def sequence_svg(looks: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Draw a release: the difference, challenger less champion, of each look that has one, with its confidence
+    sequence; "" where none has.
+
+    A look, of `figures` of a release: `{"metric": {"champion", "challenger", "low", "high"}, "users", "stage"}`.
+    """
+    known = [look for look in looks if look.get("metric")]
+    if not known:
+        return ""
+    ends = [float(look["metric"][end]) for look in known for end in ("low", "high")]
+    ticks = nice_ticks([0.0, *ends])
+    frame = Frame(64, 40, WIDTH - 20, HEIGHT - 26, (0, max(1, len(known) - 1)), (ticks[0], ticks[-1]))
+    parts = [f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>']
+    parts.append(f'<text class="strong" x="20" y="24">{escape(title)}</text>')
+    parts += value_axis(frame, "difference")
+    parts.append(
+        f'<path class="raw" style="stroke-dasharray:4 4" d="{frame.path([(0, 0.0), (int(frame.steps[1]), 0.0)])}"/>'
+    )
+    points = []
+    for number, look in enumerate(known):
+        metric = look["metric"]
+        difference = float(metric["challenger"]) - float(metric["champion"])
+        points.append((number, difference))
+        x, low, high = frame.x(number), frame.y(float(metric["low"])), frame.y(float(metric["high"]))
+        told = f"look {number + 1}: {difference:+.3g} ({float(metric['low']):+.3g} to {float(metric['high']):+.3g})"
+        parts.append(f'<line class="sampled" x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>')
+        parts.append(
+            f'<circle class="sampled" cx="{x:.1f}" cy="{frame.y(difference):.1f}" r="3.5">'
+            f"<title>{escape(told)}</title></circle>"
+        )
+    parts.append(f'<path class="mean" d="{frame.path(points)}"/>')
+    parts.append(f'<text x="{frame.left}" y="{HEIGHT - 8}">looks, the first to the last</text>')
+    return svg(WIDTH, HEIGHT, title, parts)
