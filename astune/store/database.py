@@ -118,6 +118,11 @@ class Database:
             yield connection
             transaction.rollback()
 
+    def read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """The result of `work`, which is called in a transaction of `reading`."""
+        with self.reading() as connection:
+            return work(connection)
+
     def is_conflict(self, error: BaseException) -> bool:
         """True if a conflict with another transaction undid this one: a deadlock, of which PostgreSQL ends one side, or
         a lock on SQLite's file. The same transaction may succeed when it is tried again."""
@@ -277,8 +282,7 @@ def _file(database: Database) -> Path | None:
 
 def find_revision(database: Database) -> str | None:
     """The revision of its tables; None where there are none."""
-    with database.reading() as connection:
-        return revision_in(connection)
+    return database.read(revision_in)
 
 
 def show_url(url: str) -> str:

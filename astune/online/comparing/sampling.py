@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -39,7 +40,7 @@ class VersionSampler:
                 if number not in known:
                     known[number] = await self._answer(question, number)
             first, second = (known[number] for number in versions)
-            if await asyncio.to_thread(self._differ, first, second):
+            if await asyncio.to_thread(self._database.read, partial(_differ, msg_ids=(first, second))):
                 return first, second
         return None
 
@@ -55,10 +56,6 @@ class VersionSampler:
                         number: known[number] for number in versions if number in known
                     }
         return None, {}
-
-    def _differ(self, *msg_ids: str) -> bool:
-        with self._database.reading() as connection:
-            return _differ(connection, msg_ids)
 
     async def _answer(self, question: RecordedAnswer, number: int) -> str:
         """The msg_id of the answer."""

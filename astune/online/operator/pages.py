@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -40,18 +40,12 @@ def operator_app(database: Database, options: str) -> Guarded:
     """An app with the pages. It reads and never writes. `options` name the store in the commands that pages show."""
 
     async def answer(request: Request) -> HTMLResponse:
-        def page() -> str:
-            with database.reading() as connection:
-                return overview_page(connection, options, time.time())
-
-        return HTMLResponse(await run_in_threadpool(page), headers=page_headers(_inline()[2]))
+        text = await run_in_threadpool(database.read, partial(overview_page, options=options, now=time.time()))
+        return HTMLResponse(text, headers=page_headers(_inline()[2]))
 
     async def answer_trace(request: Request) -> HTMLResponse:
-        def page() -> tuple[str, int]:
-            with database.reading() as connection:
-                return trace_page(connection, request.query_params.get("id", ""))
-
-        text, status = await run_in_threadpool(page)
+        page = partial(trace_page, text=request.query_params.get("id", ""))
+        text, status = await run_in_threadpool(database.read, page)
         return HTMLResponse(text, status, headers=page_headers(_inline()[2]))
 
     return guard_pages([Route("/", answer), Route("/trace", answer_trace)])

@@ -33,8 +33,8 @@ class ServiceStore:
 
     def read(self, work: Callable[[sa.Connection], Result]) -> Result:
         """The result of `work`. Raises StoreError where there is no store."""
-        with closing(open_existing(store_url(self.config))) as database, database.reading() as connection:
-            return work(connection)
+        with closing(open_existing(store_url(self.config))) as database:
+            return database.read(work)
 
     def write(self, work: Callable[[sa.Connection], Result]) -> Result:
         """The same, in a transaction."""

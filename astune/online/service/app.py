@@ -199,14 +199,13 @@ class OnlineApp:
     async def _responses(self, request: Request, client: str | None) -> Response:
         body = await self._body(request)
         its = caller_of(request.headers, _field(body, "user"), client or "")
-        stored = await asyncio.to_thread(self._load_stored, body, its) if refers(body) else StoredResponses()
+        stored = StoredResponses()
+        if refers(body):
+            load = partial(load_stored_responses, body=body, whose=its)
+            stored = await asyncio.to_thread(self._parts.database.read, load)
         parsed = parse_response(body, stored)
         instructions = len(parsed.request.messages) - len(parsed.conversation) if parsed.store else None
         return await self._answer(request, ServiceRequest(parsed, its, _model(body), PREFIX, instructions))
-
-    def _load_stored(self, body: object, its: Any) -> StoredResponses:
-        with self._parts.database.reading() as connection:
-            return load_stored_responses(connection, body, its)
 
     async def _messages(self, request: Request, client: str | None) -> Response:
         body = await self._body(request)
@@ -250,13 +249,10 @@ class OnlineApp:
             message = f"{PIN_HEADER} is for those who have a token of astune.online.serve.operators"
             raise HttpError(403, "not_an_operator", message)
         try:
-            return await asyncio.to_thread(self._resolve, name)
+            version = await asyncio.to_thread(self._parts.database.read, lambda each: resolve(each, name))
+            return version.number
         except StoreError as error:
             raise HttpError(400, "unknown_version", f"{PIN_HEADER}: {error}") from None
-
-    def _resolve(self, name: str) -> int:
-        with self._parts.database.reading() as connection:
-            return resolve(connection, name).number
 
     def _note(self, text: str, kind: str | None = None) -> None:
         """Say once what a request asked for and did not get: this text, or the first of its kind."""

@@ -130,7 +130,7 @@ class ServedVersions:
     def open(self) -> None:
         """Load the champion, or the nearest whole version that it was made from. Raises AstuneError where that cannot
         be."""
-        self._plan = self._read_plan()
+        self._plan = self._database.read(load_plan)
         errors: list[tuple[int, Exception]] = []
         for number in self._plan.path:
             try:
@@ -148,7 +148,7 @@ class ServedVersions:
     async def poll(self) -> bool:
         """Load what is to answer now; true if another version is what answers from now on. A version that cannot be
         loaded changes nothing and is tried again after a while."""
-        self._plan = plan = await asyncio.to_thread(self._read_plan)
+        self._plan = plan = await asyncio.to_thread(self._database.read, load_plan)
         changed = await self._serve_champion(plan)
         self._drop_unused()
         if plan.release is not None and plan.release.challenger not in self._held:
@@ -246,10 +246,6 @@ class ServedVersions:
                 continue
             if self._plan.is_rolled_back(held.number) or held.used < since:
                 self._drop(held)
-
-    def _read_plan(self) -> TrafficPlan:
-        with self._database.reading() as connection:
-            return load_plan(connection)
 
     def _tell(self, errors: Sequence[tuple[int, Exception]], loaded: int | None) -> None:
         """Say in the log and in the audit which versions cannot be loaded, and which of those is there now."""
