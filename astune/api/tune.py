@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from astune.api.augment import list_made_tasks, with_made_tasks
 from astune.api.run import OUTCOME, Run
 from astune.api.settings import configure
-from astune.backbone.base import BACKBONES, check_keys, covers, refuse_problems
+from astune.backbone.base import BACKBONES, Backbone, check_keys, covers, refuse_problems
+from astune.config.load import LoadedConfig
 from astune.config.rules.method import rules_of
+from astune.config.schema import AstuneConfig
 from astune.errors import AstuneError, PluginError
 from astune.monitor.run_dir import RunDir
 from astune.plugins import load_plugin
@@ -22,14 +24,9 @@ from astune.support.visible import mute, tell
 from astune.task_judge import BUILTIN_JUDGES
 from astune.task_reader import TaskReaderJsonl
 from astune.task_reader.task_reader_base import SPLITS
+from astune.types import RunReport
 from astune.viewer import write_report
 from astune.workflow.workflow_base import as_workflow
-
-if TYPE_CHECKING:
-    from astune.backbone.base import Backbone
-    from astune.config.load import LoadedConfig
-    from astune.config.schema import AstuneConfig
-    from astune.types import RunReport
 
 log = file_logger(__name__)
 

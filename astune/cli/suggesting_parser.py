@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from astune.errors import nearest
 from astune.support.chinese import localize
 from astune.support.visible import tell
+from astune.version import __version__
 
 Commands: TypeAlias = "argparse._SubParsersAction[SuggestingParser]"
 OTHER_WORDS = {
@@ -115,8 +116,6 @@ class ShowVersion(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from astune.version import __version__
-
         tell(f"astune {__version__}")
         parser.exit()
 

@@ -15,7 +15,7 @@ from astune.errors import ContextOverflow, RolloutError, TooManyTokens, TooManyT
 from astune.support.user_code import calling_line
 from astune.support.user_values import LARGEST, figure, show_value
 from astune.types import Task, ToolCause
-from astune.workflow.agentscope import note_host_tools
+from astune.workflow.agentscope import chat_model, major_version, note_host_tools, watch_toolkits
 from astune.workflow.episode_tools import EpisodeTools
 from astune.workflow.live_model import LiveSource
 from astune.workflow.named_texts import CURRENT, NamedTexts
@@ -97,7 +97,6 @@ class Tuner(Surroundings):
             MissingDependency: AgentScope is not installed.
             WorkflowError: an option that the class does not have, or a source or policy that is not configured.
         """
-        from astune.workflow.agentscope import chat_model, major_version, watch_toolkits
         from astune.workflow.agentscope_schemas import write_schemas_once
 
         live = self._tracker.policy_source

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from astune.cli.eval.command import part_overrides
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides, add_player
+from astune.support.visible import tell
 
 EXAMPLES = """\
   {program} compare --conf my_agent.yaml --prompts runs/p/n-prompts --checkpoint runs/p/n
@@ -48,7 +49,6 @@ def _execute(known: argparse.Namespace) -> int:
     from astune.cli.endings import DONE, FAILED, INTERRUPTED
     from astune.config.load import load_config
     from astune.support.terminal import Console
-    from astune.support.visible import tell
 
     figures, overrides = part_overrides(known.figures, known.overrides)
     loaded = load_config(known.conf, overrides, backbone=known.backbone)

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -18,8 +19,6 @@ from astune.errors import ConfigError, explain_missing
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import sqlalchemy as sa
 
     from astune.config.online import FeedbackConfig

@@ -15,6 +15,7 @@ from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, config_of, open_store
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, explain_missing
+from astune.support.concurrency import run_and_leave
 from astune.support.visible import tell
 
 if TYPE_CHECKING:
@@ -231,7 +232,6 @@ def _import(known: argparse.Namespace) -> int:
         with explain_missing("import", "'astune[local,online]'"):
             from astune.backbone.local.engine import load_engine
         from astune.online.training.imports import import_checkpoint
-        from astune.support.concurrency import run_and_leave
 
         made = run_and_leave(import_checkpoint(config, database, load_engine, known.run, parent, time.time()))
     advice = f"it answers nobody yet: astune online versions promote v{made.number}"
