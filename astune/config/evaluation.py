@@ -85,13 +85,13 @@ def is_named_by_user(figure: str) -> bool:
     return any(figure.startswith(family) and figure != family for family in FAMILIES)
 
 
-def check_figures(figures: Iterable[str], option: str = "--figures") -> None:
+def check_figures(figures: Iterable[str]) -> None:
     """Raise ConfigError for a name that no figure can have."""
     for figure in figures:
         if figure not in FIGURES and not re.fullmatch(r"pass_at_\d+", figure) and not is_named_by_user(figure):
             families = (f"{family}..." for family in FAMILIES)
             raise ConfigError(
-                f"{option}: there is no figure {figure!r}.{nearest(figure, FIGURES)} "
+                f"--figures: there is no figure {figure!r}.{nearest(figure, FIGURES)} "
                 f"There are: {', '.join([*FIGURES, 'pass_at_2', *families])}"
             )
 

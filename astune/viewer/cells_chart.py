@@ -15,12 +15,12 @@ from astune.training.four_cells import CELLS, Cell, Crossed
 from astune.viewer.charts import Frame, draw_marker, nice_ticks, svg, value_axis
 from astune.viewer.held_out import show_mean
 
-WIDTH, HEIGHT = 560, 380
+TITLE, WIDTH, HEIGHT = "Prompt and weights", 560, 380
 MARKS = {False: "greedy", True: "sampled"}
 """The marks of the first prompt and of the tuned one, by the classes of the style."""
 
 
-def cells_svg(crossed: Crossed, title: str = "Prompt and weights") -> str:
+def cells_svg(crossed: Crossed) -> str:
     """A point for each cell, with its interval as a bar and its value beside it."""
     ends = [value for found in crossed.cells.values() for value in (found.mean, *(found.interval or ()))]
     ticks = nice_ticks(ends)
@@ -29,7 +29,7 @@ def cells_svg(crossed: Crossed, title: str = "Prompt and weights") -> str:
     what = f"held-out {crossed.evaluation}, {crossed.figure}, {crossed.cells[CELLS[0]].n} tasks"
     parts = [
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
-        f'<text class="title" x="24" y="34">{escape(title)}</text>',
+        f'<text class="title" x="24" y="34">{TITLE}</text>',
         f'<text x="24" y="56">{escape(what)}</text>',
         *value_axis(frame, crossed.figure),
     ]
@@ -40,7 +40,7 @@ def cells_svg(crossed: Crossed, title: str = "Prompt and weights") -> str:
         words = "tuned prompt" if tuned else "first prompt"
         mark = draw_marker(MARKS[tuned], 9, -4)
         parts.append(f'<g transform="translate({24 + 140 * number},82)">{mark}<text x="22">{words}</text></g>')
-    return svg(WIDTH, HEIGHT, f"{title}: {what}", parts)
+    return svg(WIDTH, HEIGHT, f"{TITLE}: {what}", parts)
 
 
 def _line(frame: Frame, crossed: Crossed, tuned: bool) -> list[str]:

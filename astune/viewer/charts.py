@@ -255,12 +255,13 @@ class Area:
     last: float
 
 
-def stack_areas(metrics: Metrics, names: Sequence[str], width: float = 100, height: float = 100) -> list[Area]:
-    """The areas of figures that are parts of a whole, the first at the bottom; none before the second step."""
+def stack_areas(metrics: Metrics, names: Sequence[str]) -> list[Area]:
+    """The areas of figures that are parts of a whole, the first at the bottom, in a picture of 100 by 100; none before
+    the second step."""
     rows = [[row["step"], *(row[name] for name in names)] for row in metrics if all(name in row for name in names)]
     if len(rows) < 2:
         return []
-    frame = Frame(0, 0, width, height, (rows[0][0], rows[-1][0]), (0, max(math.fsum(row[1:]) for row in rows)))
+    frame = Frame(0, 0, 100, 100, (rows[0][0], rows[-1][0]), (0, max(math.fsum(row[1:]) for row in rows)))
     areas = []
     for place, name in enumerate(names, start=1):
         edges = [[(row[0], math.fsum(row[1:end])) for row in rows] for end in (place, place + 1)]

@@ -65,7 +65,7 @@ def _review_held(known: argparse.Namespace) -> int:
         for row in rows:
             tell(json.dumps(asdict(row), ensure_ascii=True))
     else:
-        _show_held(rows, "no feedback is held")
+        _show_held(rows)
     return 0
 
 
@@ -84,9 +84,9 @@ def _read_words(words: Sequence[str], author: str | None) -> tuple[str | None, s
     return action, {int(number) for number in numbers}
 
 
-def _show_held(rows: Sequence[FeedbackRow], none: str) -> None:
+def _show_held(rows: Sequence[FeedbackRow]) -> None:
     if not rows:
-        tell(none)
+        tell("no feedback is held")
     for row in rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(row.received))
         value = "" if row.value is None else f" {row.value:g}"
