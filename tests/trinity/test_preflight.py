@@ -177,6 +177,27 @@ def test_rays_processes_get_longer_than_ray_itself_gives_them(monkeypatch: pytes
     assert ray_connect.services.get_node is get_node
 
 
+def test_rays_agents_are_told_their_ports_as_ray_waits_a_moment_only_for_what_they_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start_raylet(address: str, **options: Any) -> Any:
+        assert ray_connect.services.start_ray_process(["reaper"], "reaper") == ["reaper"]
+        return options, ray_connect.services.start_ray_process(["raylet"], process_type="raylet")
+
+    def start_ray_process(command: list[str], process_type: str) -> list[str]:
+        return command
+
+    monkeypatch.setattr(ray_connect.services, "start_raylet", start_raylet)
+    monkeypatch.setattr(ray_connect.services, "start_ray_process", start_ray_process)
+    with ray_connect.patient_start():
+        found, command = ray_connect.services.start_raylet("address", node_manager_port=0, metrics_agent_port=None)
+    assert found.pop("node_manager_port") == 0 and found.keys() == {*ray_connect.AGENT_PORTS}
+    assert len({*found.values()}) == 4 and all(20_000 <= port < 32_000 for port in found.values())
+    assert command == ["raylet", f"--dashboard_agent_listen_port={found['dashboard_agent_listen_port']}"]
+    assert ray_connect.services.start_ray_process is start_ray_process
+    assert ray_connect.services.start_raylet is start_raylet
+
+
 def accept_and_say_nothing(server: socket.socket) -> None:
     held = []
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ LONGEST_GREETING = 60.0
 """Seconds that Ray gets to answer there. `ray.init` itself would wait for minutes and then end the process."""
 LONGEST_START = 120.0
 """Seconds that Ray's processes get to start on this machine."""
+LISTEN_PORT = "dashboard_agent_listen_port"
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", LISTEN_PORT)
+"""As Ray names the ports of a node's agents."""
 LOGS = "the logs in /tmp/ray/session_latest/logs (or in the folder below RAY_TMPDIR)"
 START_RAY = "start one with `ray start --head` and join the others to it, or leave the key out for Ray on this machine"
 
@@ -93,10 +97,12 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def patient_start() -> Iterator[None]:
-    """Have Ray wait `LONGEST_START` for each of its processes. By itself it waits 30 seconds, which a busy machine
-    exceeds, and for the last of them it has no option."""
+    """Have Ray wait `LONGEST_START` for each of its processes. By itself it waits 15 or 30 seconds, which a busy
+    machine exceeds, and for some it has no option: the node and, until they have said which ports they took, its
+    agents, so that these are told which to take."""
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{LONGEST_START:.0f}")
-    ask = services.get_node
+    os.environ.setdefault("RAY_agent_register_timeout_ms", f"{1000 * LONGEST_START:.0f}")
+    ask, start, start_process = services.get_node, services.start_raylet, services.start_ray_process
 
     def wait_for_node(gcs_address: str, node_id: str) -> Any:
         until = time.monotonic() + LONGEST_START
@@ -108,11 +114,38 @@ def patient_start() -> Iterator[None]:
                     raise
                 time.sleep(0.2)
 
-    services.get_node = wait_for_node
+    def start_with_ports(*given: Any, **options: Any) -> Any:
+        ports = dict(zip(AGENT_PORTS, _find_ports(len(AGENT_PORTS)), strict=True))
+
+        def tell(command: list[str], process_type: str, *more: Any, **settings: Any) -> Any:
+            if process_type == "raylet":  # Ray tells it the other ports by itself
+                command = [*command, f"--{LISTEN_PORT}={ports[LISTEN_PORT]}"]
+            return start_process(command, process_type, *more, **settings)
+
+        services.start_ray_process = tell
+        try:
+            return start(*given, **options | ports)
+        finally:
+            services.start_ray_process = start_process
+
+    services.get_node, services.start_raylet = wait_for_node, start_with_ports
     try:
         yield
     finally:
-        services.get_node = ask
+        services.get_node, services.start_raylet = ask, start
+
+
+def _find_ports(number: int) -> list[int]:
+    """Find so many different ones, of those that neither the system gives to connections nor Ray to its workers."""
+    with ExitStack() as held:
+        ports = list[int]()
+        for port in random.Random().sample(range(20_000, 32_000), 1000):
+            if len(ports) == number:
+                break
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("", port)))
+                ports.append(port)
+        return ports
 
 
 def check_address(address: str, key: str) -> None:
