@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,8 @@ from trinity.trainer.tinker.utils import to_tinker_input
 from trinity.utils.log import get_logger
 
 from astune.backbone.trinity.conversion.convert import convert
-from astune.backbone.trinity.trainer.example_steps import experience_of_row
+from astune.backbone.trinity.trainer import example_steps
+from astune.backbone.trinity.trainer.example_steps import ExampleSteps, experience_of_row
 from astune.backbone.trinity.trainer.preference import PreferenceLoss
 from astune.config.load import load_config
 from astune.context_tracker.prompt.chat_format import ChatFormat
@@ -137,6 +140,45 @@ def test_examples_on_gpus_pass_trinitys_own_validation(tmp_path: Path) -> None:
     assert config.buffer.trainer_input.experience_buffer.batch_size == 3
 
 
+def test_a_step_has_the_examples_of_its_number_until_the_run_ends_or_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_config(write_job(tmp_path, "dpo", PAIRS), ["astune.trainer.tasks_per_step=1"], backbone="trinity")
+    file = tmp_path / "config.yaml"
+    file.write_text(convert(loaded, tmp_path / "run").yaml())
+    config, stopped = load_trinity_config(str(file)), list[bool]()
+    assert config.algorithm.sample_strategy.endswith(".ExampleSteps")
+
+    async def stopping() -> bool:
+        return bool(stopped)
+
+    mailbox = SimpleNamespace(stopping=SimpleNamespace(remote=stopping))
+    monkeypatch.setattr(example_steps, "find_mailbox", lambda: mailbox)
+    settings = config.algorithm.sample_strategy_args
+    first, resumed = (ExampleSteps(config.buffer, **settings) for _ in range(2))
+    chat_format = ChatFormat.load(tiny_model_dir())
+
+    async def texts(steps: ExampleSteps, number: int) -> list[str]:
+        rows, figures, _ = await steps.sample(number)
+        assert figures["astune/batch"] == number
+        assert figures["sample/trained_tokens"] == sum(int(row.action_mask.sum()) for row in rows)
+        assert [(row.eid.batch, row.eid.task, row.eid.run) for row in rows] == [(number, 0, 0), (number, 0, 1)]
+        return [chat_format.decode(row.tokens.tolist()) for row in rows]
+
+    async def sample() -> None:
+        every = [await texts(first, number) for number in (1, 2, 3)]
+        assert all("The answer is 7." in chosen and "I do not know." in rejected for chosen, rejected in every)
+        assert all(any(question in chosen for chosen, _ in every) for question in QUESTIONS)
+        assert await texts(resumed, 3) == every[2]
+        with pytest.raises(StopAsyncIteration):
+            await first.sample(4)
+        stopped.append(True)
+        with pytest.raises(StopAsyncIteration):
+            await resumed.sample(2)
+
+    asyncio.run(sample())
+
+
 def run(folder: Path, *more: str) -> str:
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, str(Path(__file__).parent / "stubs"), os.environ.get("PYTHONPATH", "")])
@@ -159,8 +201,8 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 @pytest.mark.release
 def test_the_loss_on_examples_goes_down_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
-    """In CI their rows, their loss and the configuration are tested, a whole run with pairs, and a resumed one with
-    tasks."""
+    """In CI their rows, their loss, the steps that they make and the configuration are tested, Trinity's trainer with
+    them (test_online_training), and whole runs and resumed ones with tasks (test_run)."""
     write_job(tmp_path, "sft", EXAMPLES)
     output = run(tmp_path)
     assert "note not used by method sft: astune.rollout.num_repeat" in output and "Done after 3 steps" in output
@@ -171,7 +213,7 @@ def test_the_loss_on_examples_goes_down_and_a_resumed_run_goes_on(tmp_path: Path
     assert before == first and step == 4 and loss < first[2][1]
 
 
-@pytest.mark.slow
+@pytest.mark.release  # in CI as the one above
 def test_preferred_answers_become_more_likely_than_rejected_ones(tmp_path: Path) -> None:
     write_job(tmp_path, "dpo", PAIRS)
     run(tmp_path)
