@@ -16,6 +16,9 @@ from astune.config.chat_models import ChatModelConfig
 from astune.errors import PolicyError
 from astune.types import FinishReason
 
+BROKEN = (AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What a reply of another shape raises: the openai package takes whatever came for a completion."""
+
 
 @dataclass(frozen=True)
 class TokenUsage:
@@ -60,17 +63,17 @@ class ChatClient(ApiClient[ChatModelConfig]):
             WorkflowError: the API does not accept the request.
         """
         try:
-            completion: object = await self._client.chat.completions.create(
+            completion = await self._client.chat.completions.create(
                 model=self.config.model, messages=body["messages"], extra_body=dict(body)
             )
+            return _reply(completion)
         except openai.OpenAIError as error:
             raise self._explain(error, self.config.timeout, self.config.max_retries) from error
-        if not isinstance(completion, ChatCompletion) or not completion.choices:
+        except BROKEN as error:
             raise PolicyError(
                 f"{self._key}: {self.config.base_url} answered with something that is no chat completion; "
                 "does base_url end as the API's documentation says, usually in /v1?"
-            )
-        return _reply(completion)
+            ) from error
 
 
 def _reply(completion: ChatCompletion) -> ChatReply:
@@ -79,8 +82,10 @@ def _reply(completion: ChatCompletion) -> ChatReply:
     prompt_ids = (completion.model_extra or {}).get("prompt_token_ids")
     output_ids = (choice.model_extra or {}).get("token_ids")
     logprobs = choice.logprobs.content if choice.logprobs is not None else None
-    given = choice.message.model_dump(exclude_none=True)
+    given = choice.message.model_dump(exclude_none=True, warnings=False)
     message = {"role": "assistant", "content": given.get("content") or given.get("refusal")}
+    if not isinstance(message["content"], str | None) or not isinstance(given.get("tool_calls"), list | None):
+        raise TypeError("content is a text, and tool_calls a list")
     reasoning = given.get("reasoning_content") or given.get("reasoning")
     if isinstance(reasoning, str):
         message["reasoning_content"] = reasoning

@@ -61,14 +61,14 @@ class Parent(ABC):
         """The task with what proves its answer, or why it is dropped."""
 
     async def propose(self, visit: int) -> list[Made]:
-        """Proposals, others at each visit; none where no reply could be used."""
+        """Proposals, others at each visit, no more than were asked for; none where no reply could be used."""
         kind = self.kind_of(visit)
         messages = self.ask(kind, visit)
         reply = await self.checks.asking.ask(messages, Proposals)
         if reply is None:
             return []
         lineage = {"kind": kind, "model": reply.model, "prompt": cache_key(messages)[:16]}
-        return [self.make(one, lineage) for one in reply.value.tasks]
+        return [self.make(one, lineage) for one in reply.value.tasks[:PER_CALL]]
 
 
 def most_visits(sources: Sequence[Parent], target: int) -> int:

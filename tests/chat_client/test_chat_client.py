@@ -120,6 +120,32 @@ async def test_an_unknown_model_a_failing_server_and_a_wrong_address_are_told_ap
     assert "is no chat completion; does base_url end" in str((await failure({"detail": "a web page"}))[0])
 
 
+@pytest.mark.fault("Foreign servers", "an API answers with something that is no completion", "told, and the next is asked")
+@each_row(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"3", b"[" * 100_000, b'{"choices": [{"message": {"content": "\xff"}}]}'),
+        *(b'{"choices": null}', b'{"choices": [null]}', b'{"choices": "abc"}', b'{"choices": {"a": 1}}'),
+        *(b'{"choices": [{}]}', b'{"choices": [{"message": "hi"}]}', b'{"choices": [{"message": {"content": 3}}]}'),
+        b'{"choices": [{"message": {"content": "x", "tool_calls": "y"}}]}',
+        b'{"choices": [{"message": {"content": "x"}}], "usage": "many"}',
+        b'{"choices": [{"message": {"content": "x"}, "logprobs": 3}]}',
+    ],
+)
+async def test_whatever_an_api_answers_with_is_no_fault_of_ours(body):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        client = client_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        with pytest.raises(PolicyError, match="is no chat completion; does base_url end"):
+            await client.complete(HI)
+
+
 @pytest.mark.fault("Foreign servers", "an API does not answer", "given up after its time")
 async def test_an_api_that_is_too_slow_is_given_up():
     given_up = threading.Event()
