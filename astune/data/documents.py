@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astune.errors import MissingDependency, TaskError
-from astune.support.words import words_of
+from astune.support.words import Words, words_of
 
 logger = logging.getLogger(__name__)
 TEXT = (".md", ".markdown", ".txt", ".rst")
@@ -38,11 +38,16 @@ class Passage:
 
 @dataclass(frozen=True)
 class Document:
-    """The passages of a file. Equal texts have equal digests, whatever the files are called."""
+    """The passages of a file. Equal words have equal digests, whatever the files are called and of whatever kind."""
 
     file: str
     digest: str
     passages: Sequence[Passage]
+
+    @property
+    def sentences(self) -> set[Words]:
+        texts = [passage.text for passage in self.passages]
+        return {words_of(text[begin:end]) for text in texts for begin, end in _sentences(text)} - {()}
 
 
 def read_documents(source: Path, chunk_words: int) -> list[Document]:
@@ -73,7 +78,7 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
         if not pages:
             problems.append(f"{path}: has no text (a scan?)")
             continue
-        digest = hashlib.sha256("\0".join(" ".join(text.split()) for _, text in pages).encode()).hexdigest()
+        digest = hashlib.sha256(" ".join(word for _, text in pages for word in words_of(text)).encode()).hexdigest()
         passages = [part for place, text in pages for part in _cut(name, place, text, chunk_words)]
         found.setdefault(digest, Document(name, digest, passages))
     if problems:
@@ -87,7 +92,8 @@ def list_files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise TaskError(f"{error.filename}: cannot be read: {error.strerror}")
 
-    return sorted(Path(place, name) for place, _, names in os.walk(folder, onerror=refuse) for name in names)
+    found = (Path(place, name) for place, _, names in os.walk(folder, onerror=refuse) for name in names)
+    return sorted(path for path in found if not path.is_fifo())  # which would be waited for without end
 
 
 def read_pages(path: Path) -> list[tuple[str, str]]:

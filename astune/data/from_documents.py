@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,11 +103,27 @@ def find_problem(made: Made, texts: Sequence[str]) -> str:
 
 
 def split_documents(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
-    """The documents to ask about, and those whose questions are held out: at least one of each where there are two.
-    Which is which depends on their texts alone."""
-    count = min(max(1, round(share * len(documents))), len(documents) - 1) if share else 0
-    held_out = sorted(documents, key=lambda document: document.digest)[:count]
+    """The documents to ask about, and those whose questions are held out: at least one of each where there are two that
+    do not say the same. Which is which depends on their texts alone."""
+    groups = group_editions(sorted(documents, key=lambda document: document.digest))
+    count = min(max(1, round(share * len(groups))), len(groups) - 1) if share else 0
+    held_out = [document for group in groups[:count] for document in group]
     return [document for document in documents if document not in held_out], held_out
+
+
+def group_editions(documents: Sequence[Document]) -> list[list[Document]]:
+    """Put documents together of which one has half of the sentences of the other, as two editions have."""
+    said, owners = [document.sentences for document in documents], defaultdict[Words, list[int]](list)
+    group_of = list(range(len(documents)))
+    for number, own in enumerate(said):
+        shared = Counter(other for sentence in own for other in owners[sentence])
+        for other, count in shared.items():
+            if 2 * count >= min(len(own), len(said[other])):
+                group_of = [group_of[other] if group == group_of[number] else group for group in group_of]
+        for sentence in own:
+            owners[sentence].append(number)
+    places = dict.fromkeys(group_of)
+    return [[documents[n] for n, group in enumerate(group_of) if group == place] for place in places]
 
 
 def _squeeze(text: str) -> str:

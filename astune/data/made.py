@@ -16,6 +16,7 @@ from typing import Any
 
 from astune.clients.reply_cache import cache_key
 from astune.clients.usage import Usage
+from astune.errors import ConfigError
 from astune.monitor.disk import write_whole, writing
 from astune.types import Task
 
@@ -133,13 +134,24 @@ class Harvest:
             "this_run": asdict(self.now),
         }
 
-    def save(self) -> None:
-        """Write the three files, each as a whole."""
+    def make_folder(self) -> None:
+        """Raises RunFolderError where there is no place for the files."""
         with writing(self.out):
             self.out.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(self) -> None:
+        """Write the three files, each as a whole."""
+        self.make_folder()
+        with writing(self.out):
             write_whole(self.out.with_suffix(".dropped.jsonl"), lines_of([one.row() for one in self.dropped]))
             write_whole(self.out.with_suffix(".report.json"), json.dumps(self.report(), indent=2) + "\n")
             write_whole(self.out, lines_of([one.row() for one in self.kept]))
+
+
+def check_own(file: Path) -> None:
+    """Raises ConfigError for a file that somebody else wrote."""
+    if file.exists() and not file.with_suffix(".report.json").exists():
+        raise ConfigError(f"{file}: is there, and `astune data` did not write it: choose another file")
 
 
 def lines_of(rows: list[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ signs that nobody sees, hide nothing. `tests/data/test_personal.py` measures how
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -49,7 +50,10 @@ _UK_INSURANCE = r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D
 _OLD_CHINESE_ID = r"[1-9]\d{7}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])\d{3}"
 _IN_MAIL = r"A-Za-z0-9_\u00c0-\u024f\u0370-\u1fff.+%-"
 _MAIL = re.compile(
-    rf"(?<![{_IN_MAIL}])[{_IN_MAIL}]{{1,64}}(?:@| ?[\[(]at[\])] ?)(?:[\w-]{{1,63}}\.)+[^\W\d_]{{2,}}", re.IGNORECASE
+    rf"(?:(?<![{_IN_MAIL}])[{_IN_MAIL}]{{1,64}}|\"[^\"\n]{{1,64}}\"(?=@))"
+    r"(?:@|%40| ?[\[(]at[\])] ?| at (?=[\w.-]{1,63} dot ))"
+    r"(?:[\w-]{1,63}(?:\.| ?[\[(]dot[\])] ?| dot ))+[^\W\d_]{2,}",
+    re.IGNORECASE,
 )
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}(?!\w)", re.IGNORECASE | re.ASCII)
 _CARD = re.compile(r"(?<![\d.-])(?:3[0-9]|4\d|5[0-8]|6\d|2[2-7])(?:[ -]?\d){11,17}(?![\d]|[.,]\d)")
@@ -59,7 +63,7 @@ _ADDRESS = re.compile(
     re.ASCII,
 )
 _MACHINE = re.compile(r"(?<!\w)(?<![0-9A-Fa-f][:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])")
-_FILLER = r"(?i:\s|[:#=,.]|number|no\b|nr\b|n[°º]|is|ist|est|es|id\b|号码?|是|为){0,5}"
+_FILLER = r"(?i:\s|[:#=,.]|number|no\b|nr\b|n[°º]|is|ist|est|es|der\b|on\b|id\b|号码?|是|为){0,6}"
 _ID = re.compile(
     r"(?i:passport|reisepass|ausweis|passeport|pasaporte|driver'?s? licen[cs]e|social security|\bssn\b|tax id"
     r"|national id|identity card|account (?:number|no)|kontonummer|wechat|whatsapp|telegram|\bqq"
@@ -68,10 +72,10 @@ _ID = re.compile(
     r"|(?<![A-Z<])[PIAC][A-Z<][A-Z]{3}[A-Z<]{20,}(?:\s+[A-Z0-9<]{20,})?"
 )
 _BIRTH = re.compile(
-    r"(?i:\bborn(?: on)?|date of birth|\bd\.?o\.?b\b|birthday|geboren(?: am)?|geburtsdatum|\bnée?(?: le)?"
+    r"(?i:\bborn(?: on)?|date of birth|\bd\.?o\.?b\b|birthday|geboren(?: am)?|geburtsdatum|geburtstag|\bnée?(?: le)?"
     rf"|date de naissance|nacid[oa](?: el)?|fecha de nacimiento|出生日期|出生于|生日){_FILLER}"
     r"(?P<it>(?:19|20)\d\d[./年-]\d{1,2}[./月-]\d{1,2}日?|\d{1,2}(?:[./-]|\. )\d{1,2}(?:[./-]|\. )(?:19|20)?\d\d\b"
-    r"|(?:[A-Z][a-z]+ \d{1,2},?|\d{1,2}\.? [^\W\d]+) (?:19|20)\d\d\b)"
+    r"|(?:[A-Z][a-z]+ \d{1,2},?|\d{1,2}(?:st|nd|rd|th|\.)? (?:of )?[^\W\d]+) (?:19|20)\d\d\b)"
 )
 _HOUSE = re.compile(
     r"\b\d{1,5}[A-Za-z]? (?:[A-Z][\w'-]*\.? ){1,3}(?:Street|Road|Avenue|Lane|Drive|Boulevard|Court|Square|Parkway"
@@ -80,8 +84,10 @@ _HOUSE = re.compile(
     r"|\b[A-ZÄÖÜ][\wäöüß-]*(?:stra(?:ß|ss)e|str\.|weg|platz|gasse| Stra(?:ß|ss)e| Allee| Platz) \d{1,4} ?[a-z]?\b"
     r"(?:, \d{5} [A-ZÄÖÜ][\wäöüß]+)?"
     r"|\b\d{1,4}(?: bis| ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai) [\w' -]{2,40}, \d{5} [A-ZÉ][\w-]+"
-    r"|\b(?:Calle|Avenida|Plaza|Paseo) [A-ZÁ][^\W\d]+(?: [^\W\d]+){0,4},? (?:n[º°.] ?)?\d{1,4}\b(?:, \d{5} [A-ZÁ]\w+)?"
-    r"|(?:[\u4e00-\u9fff]{2,4}[省市区县镇]){0,4}[\u4e00-\u9fff]{1,6}(?:路|街|大道|巷|弄|胡同)\d{1,5}号"
+    r"|\bP\.? ?O\.? Box \d{1,6}\b"
+    r"|\b(?:Calle|Avenida|Plaza|Paseo|Via|Viale|Piazza|Corso|Rua|Praça) [A-ZÁ][^\W\d]+(?: [^\W\d]+){0,4},?"
+    r" (?:n[º°.] ?)?\d{1,4}\b(?:, \d{5} [A-ZÁ]\w+)?"
+    r"|(?:[\u4e00-\u9fff]{2,4}[省市区县镇]){0,4}[\u4e00-\u9fff]{1,6}(?:路|街|大道|巷|弄|胡同)(?:\d{1,5}弄)?\d{1,5}号楼?"
     r"(?:[\dA-Za-z-]{1,5}(?:号楼|栋|楼|单元|室|座)){0,3}"
 )
 _KEY = re.compile(
@@ -89,7 +95,8 @@ _KEY = re.compile(
     r"|(?<![A-Za-z0-9_-])(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[pousr]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{16,}|hf_\w{24,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{35}|LTAI\w{12,}|xox[abprs]-[\w-]{10,}|npm_\w{30,}|pypi-[\w-]{30,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
-    r"|(?i:\bbearer )\s*[\w.~+/-]{16,}=*"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|(?<=hooks\.slack\.com/services/)[\w/]{20,}"
+    r"|(?i:\bbearer |\bauthorization: basic )\s*[\w.~+/-]{16,}=*"
     r"|(?i:(?:api[_ -]?key|access[_ -]?key|secret|token|password|passwort|mot de passe|contraseña|pwd)\b"
     r"(?:\s+(?:is|ist|est|es))?\s*[:=]?\s*[\"']?)(?P<it>(?=[^\s\"']*\d)[^\s\"',;]{6,})"
     r"|(?:密码|口令)(?:是|为)?[:=\uff1a]?\s*(?P<them>[\w!@#$%^&*.-]{6,})"
@@ -102,6 +109,7 @@ _NAME = re.compile(
     r"(?P<it>[^\W\d_]+(?:[-'.\u2019]?[^\W\d_]+)*(?:\s+[A-ZÀ-Þ][^\W\d_]*(?:[-'.\u2019][^\W\d_]+)*){0,2})"
     r"|(?:我叫|我的名字(?:是|叫)|姓名[:是])(?P<them>[\u4e00-\u9fff]{2,4}?)(?=[\s,.!\uff0c\u3002\uff01\u3001]|$)"
 )
+_HAN = re.compile(r"[\u3400-\u9fff]{2}")  # names between which and other words is no space
 _SEVEN_DIGITS = re.compile(r"(?:\d[ ().\u00a0/-]{0,3}){7}")
 
 
@@ -156,8 +164,9 @@ class Masker:
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        words = sorted({name for name in names if len(name) > 2}, key=len, reverse=True)
-        self._names = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)") if words else None
+        words = sorted({name for name in names if len(name) > 2 or _HAN.search(name)}, key=len, reverse=True)
+        whole = (re.escape(word) if _HAN.search(word) else rf"(?<!\w){re.escape(word)}(?!\w)" for word in words)
+        self._names = re.compile("|".join(whole)) if words else None
         self._numbers: dict[tuple[str, str], int] = {}
         self._masked: dict[str, str] = {}
         """Texts that were masked before: a conversation repeats its history."""
@@ -169,7 +178,7 @@ class Masker:
         'Write to <email-1> or <email-1>, not to <email-2>.'
         """
         if text not in self._masked:
-            self._masked[text] = self._mask(text)
+            self._masked[text] = self._mask(_unescape(text))
         return self._masked[text]
 
     def _mask(self, text: str) -> str:
@@ -197,6 +206,16 @@ class Masker:
         self.counts[kind] += 1
         last = sum(each == kind for each, _ in self._numbers)
         return self._numbers.setdefault((kind, re.sub(r"[\s().-]", "", found).casefold()), last + 1)
+
+
+def _unescape(text: str) -> str:
+    """JSON, as the arguments of calls are, with its letters as they are and not as `\\u` and a number."""
+    if "\\u" not in text or text[:1] not in ("{", "["):
+        return text
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
 
 
 def mask_message(message: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from astune.data.expand import seeds_of
 from astune.data.from_documents import split_documents, spots_of
 from astune.data.grow import PER_CALL, Parent, grow, most_visits
 from astune.data.local_writer import find_writer, open_writer, stand_in
-from astune.data.made import Harvest
+from astune.data.made import Harvest, check_own
 from astune.data.play import find_player, open_player
 from astune.data.prompts import solve_messages
 from astune.data.screen import Lengths, TaskScreen, form_of
@@ -72,6 +72,8 @@ class Job:
 
     async def _run(self) -> None:
         checks, held_out = self.checks, [*self.held_out]
+        for _, harvest in self.parts:
+            harvest.make_folder()
         await checks.prepare()
         async with AsyncExitStack() as stack:
             if self.writer is not None:
@@ -139,9 +141,8 @@ def prepare_job(
         parts = [(seeds_of(training, checks), Harvest(out, target))]
         lengths = Lengths.around([task.query for task in training])
         forms = {form_of(task) for task in training if task.answer}
-    for file in (harvest.out for _, harvest in parts):
-        if file.exists() and not file.with_suffix(".report.json").exists():
-            raise ConfigError(f"{file}: is there, and `astune data` did not write it: choose another file")
+    for _, harvest in parts:
+        check_own(harvest.out)
     anew = augment.file and Path(augment.file).resolve() == out.resolve()
     originals = [*training, *([] if anew else read_made(config.task_reader))]
 

@@ -63,7 +63,7 @@ def read_agent_service(connection: sa.Connection, rules: ReadingRules) -> Iterat
                 yield Unread(f"session {name}", f"a session of a {origin}", "nobody asked")
                 continue
             messages = [(f"message {name}/{row.msg_id}", read_json(row.payload, dict)) for row in rows]
-            found = read_conversation("agent service", name, messages, {}, rules)
+            found = read_conversation("agent service", name, messages, {"metadata": about}, rules)
         except BROKEN as error:
             yield Unread(f"session {name}", str(error))
             continue

@@ -19,7 +19,7 @@ Message = dict[str, Any]
 GOOD = {"up", "thumb_up", "thumbs_up", "good", "like", "liked", "positive", "pass", "correct", "👍", "yes", "true", "1"}
 BAD = {"down", "thumb_down", "thumbs_down", "bad", "dislike", "disliked", "negative", "fail", "incorrect", "👎", "no"}
 BAD |= {"false", "0", "-1"}
-YES = {"true", "yes", "1", "given", "granted", "opt_in", "allow", "allowed", "agreed", "accepted"}
+YES = {"true", "yes", "y", "1", "given", "granted", "opt_in", "allow", "allowed", "agreed", "accepted"}
 AGREED = {"consent", "consents", "consented", "optin"}
 ALLOWED = {"allow", "allows", "allowed", "may", "can", "permit", "permitted", "agree", "agreed", "ok", "use", "for"}
 REFUSED = {"no", "not", "dont", "never", "deny", "exclude", "out", "optout"}
@@ -27,6 +27,8 @@ ABOUT = {"date", "at", "time", "timestamp", "version", "id", "text", "url", "sou
 ABOUT |= {"cookie", "analytics", "newsletter"}
 """Words of the names of flags that say whether a person agreed to training, or did not; with one of `ABOUT` it is not
 that flag. Of a name with the word training, a word of `ALLOWED` is enough."""
+PURPOSE = {"train", "training", "model", "improve", "improvement"}
+"""The last name of a flag may have these alone, too."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 NAMES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "ai": "assistant"}
 """Roles as ShareGPT and others call them."""
@@ -247,7 +249,7 @@ def read_feedback(row: Mapping[str, Any], rules: ReadingRules) -> list[FeedbackI
 
 def read_label(value: Any) -> float:
     """1 for what is for an answer, 0 for what is against it."""
-    word = str(value).strip().casefold().replace(" ", "_")
+    word = _fold(value)
     if word not in GOOD | BAD:
         raise UnreadableTrace(f"feedback {value!r:.30}: expected up or down")
     return float(word in GOOD)
@@ -265,15 +267,28 @@ def read_consent(rows: Iterable[Mapping[str, Any]], rules: ReadingRules) -> bool
     """Tell whether a person agreed to training, by the flags in `rows`, of whatever spelling: one that says no counts
     more. With `rules.consent` that flag alone counts, and where it is not there nobody agreed."""
     found = []
-    for name, value in (flag for row in rows for flag in flatten(row)):
+    for name, value in (flag for row in rows for flag in _flags(row)):
         sense = name == rules.consent if rules.consent is not None else _sense_of(name)
         if value is not None and sense is not None and (sense or rules.consent is None):
-            said = [
-                str(each).strip().casefold().replace(" ", "_")
-                for each in (value if isinstance(value, list) else [value])
-            ]
+            said = [_fold(each) for each in (value if isinstance(value, list) else [value])]
             found.append(any(word in YES or word.startswith("train") for word in said) == sense)
     return all(found) if found else (None if rules.consent is None else False)
+
+
+def _flags(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of a row by their dotted names. A text in a list is a flag that is set, and `{key: ..., value: ...}`
+    the flag of that key."""
+    for name, value in flatten(row):
+        yield name, value
+        for each in value if isinstance(value, list) else ():
+            if isinstance(each, str) and _sense_of(each) is False:
+                yield each, True
+            elif isinstance(each, Mapping) and "value" in each:
+                yield str(each.get("key", each.get("name"))), each["value"]
+
+
+def _fold(value: Any) -> str:
+    return re.sub("[ -](?=[a-z])", "_", str(value).strip().casefold())
 
 
 def _sense_of(name: str) -> bool | None:
@@ -282,14 +297,18 @@ def _sense_of(name: str) -> bool | None:
     >>> [_sense_of(name) for name in ("user.consent", "doNotTrain", "privacy.optedOut", "consent.date")]
     [True, False, False, None]
     """
-    words = set(re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", name).lower().split("_"))
-    training = any(word.startswith("train") for word in words)
+    words, last = (_words(part) for part in (name, name.rpartition(".")[2]))
+    training = any(word.startswith(("train", "improve")) for word in words)
     if words & ABOUT and not training:
         return None
     opted = words & {"opt", "opted", "optout"}
     if words & REFUSED and (training or opted):
         return False
     agrees = (
-        words & AGREED or (opted and "in" in words) or (training and words & ALLOWED) or words <= {"train", "training"}
+        words & AGREED or (opted and "in" in words) or (training and words & ALLOWED) or (training and last <= PURPOSE)
     )
     return True if agrees else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", name).lower().split("_"))

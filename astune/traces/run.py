@@ -21,9 +21,10 @@ import sqlalchemy as sa
 
 from astune.config.schema import AstuneConfig
 from astune.data.documents import list_files
+from astune.data.made import check_own
 from astune.data.run import read_tasks
 from astune.data.screen import Lengths, TaskScreen
-from astune.errors import ConfigError, StoreError, TaskError
+from astune.errors import StoreError, TaskError
 from astune.online.export import ExportFilter
 from astune.online.follow.rules import RulesOfFollowing
 from astune.online.follow.verdict import make_follow_judge
@@ -64,8 +65,7 @@ class TraceJob:
 def make_from_traces(job: TraceJob, config: AstuneConfig) -> TraceHarvest:
     """All that comes of a source; nothing is written yet. Raises TaskError where it has nothing that can be read, and
     ConfigError for a file that is somebody else's."""
-    if job.out.exists() and not job.out.with_suffix(".report.json").exists():
-        raise ConfigError(f"{job.out}: is there, and `astune data` did not write it: choose another file")
+    check_own(job.out)
     with _open(job, config) as found:
         harvest = harvest_of(found, config, job)
     if not harvest.exchanges:
@@ -98,8 +98,6 @@ def _open(job: TraceJob, config: AstuneConfig) -> Iterator[Found]:
                 yield found
         else:
             yield _read_files(path, job.rules)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TaskError(f"{job.source}: cannot be read: {error}") from error
     except (sa.exc.SQLAlchemyError, ImportError) as error:
         raise StoreError(f"{job.source.rpartition('@')[2]}: cannot be read: {error}") from error
 
@@ -153,13 +151,16 @@ def _read_files(source: Path, rules: ReadingRules) -> Found:
 
 def _read_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The objects of a file, each with its place; a line that is no JSON as its text."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        text = file.read().decode("utf-8-sig")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            text = file.read().decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TaskError(f"{path}: cannot be read: {error}") from error
     try:
         whole = json.loads(text)
         lines = whole if isinstance(whole, list) else [whole]
     except (ValueError, RecursionError):
-        lines = [_parse(line) for line in text.splitlines()]
+        lines = [_parse(line) for line in text.split("\n")]  # JSON may hold other signs that end a line
     for number, line in enumerate(lines, start=1):
         if line != "":
             yield f"{path.name}:{number}", line

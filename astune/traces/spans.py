@@ -66,7 +66,7 @@ class _Spans:
                         self._add_item(place, item, flags)
 
     def _add_item(self, place: str, item: Mapping[str, Any], flags: dict[str, Any]) -> None:
-        attributes, trace = _attributes(item), str(item.get("traceId", ""))
+        attributes, trace = _attributes(item), str(item.get("traceId") or item.get("spanId", ""))
         if "gen_ai.evaluation.name" in attributes or EVALUATION in (item.get("eventName"), item.get("name")):
             self.evaluations.append((trace, attributes))
         elif "spanId" in item and any(name.startswith(("gen_ai.", "llm.")) for name in attributes):

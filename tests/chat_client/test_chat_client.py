@@ -120,7 +120,7 @@ async def test_an_unknown_model_a_failing_server_and_a_wrong_address_are_told_ap
     assert "is no chat completion; does base_url end" in str((await failure({"detail": "a web page"}))[0])
 
 
-@pytest.mark.fault("Foreign servers", "an API answers with something that is no completion", "told, and the next is asked")
+@pytest.mark.fault("Foreign servers", "an API answers with no completion", "told, and the next is asked")
 @each_row(
     "body",
     [

@@ -47,6 +47,7 @@ CLEAN = (
     "Solve 3x + 7 = 22 and then 10/4 - 0.125.",
     "The meeting is on 2026-11-27 at 10:30:15, room 4.12.",
     "Call f(a, b) with std::vector<int> and retry after 30 s.",
+    "Look at the end dot by dot; at 5 dot 3 it stops. Basic responsibilities of a manager: 4.",
     "The token count is 4096 tokens, the password is wrong.",
     "ISBN 978-3-16-148410-0 costs $1,234.56, article 40-112-7.",
     "In 1999 there were 31,415,926 people; by 2020 27,182,818.",
@@ -144,6 +145,7 @@ def _key(chance: random.Random) -> str:
             f"ghp_{tail(36)}",
             f"AKIA{_word(chance, CAPITALS + '0123456789', 16)}",
             f"AIza{tail(35)}",
+            f"SG.{tail(22)}.{tail(43)}",
             f"LTAI{tail(20)}",
             f"hf_{tail(34)}",
             f"xoxb-{_digits(chance, 12)}-{tail(24)}",
@@ -185,6 +187,8 @@ def _address(chance: random.Random) -> str:
             f"Calle Mayor {number}, {code} Madrid",
             f"北京市海淀区中关村大街{number}号",
             f"浦东新区世纪大道{number}号3栋502室",
+            f"浦东新区张江路{number}弄5号楼302室",
+            *(f"Via Roma {number}", f"Rua Augusta {number}", f"P.O. Box {number}"),
         )
     )
 
@@ -209,6 +213,7 @@ IDS = (
 )
 BIRTHS = (
     *("born on {day}.{month}.{year}", "DOB: {year}-{month:02}-{day:02}", "date of birth March {day}, {year}"),
+    *("born on {day}th of May {year}", "Mein Geburtstag ist der {day}.{month}.{year}"),
     *("geboren am {day}. {month}. {year}", "née le {day}/{month}/{year}", "出生日期:{year}年{month}月{day}日"),
 )
 
@@ -222,6 +227,9 @@ def _disguised(chance: random.Random) -> str:
             "".join(chr(ord(sign) + 0xFEE0) for sign in mail),
             "\u200b".join(mail),
             f"{name} (at) {host}",
+            f"{name} at {host.replace('.', ' dot ')}",
+            f"{name}%40{host}",
+            f'"{name}"@{host}',
             "".join(chr(ord(sign) + 0xFEE0) for sign in phone),
             "\u200d".join(phone),
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from astune.data.grow import PER_CALL
 from astune.data.prompts import VARY
 from astune.task_judge.llm.rubric import load_rubric
 from astune.testing import ScriptedChatServer
@@ -68,6 +69,16 @@ def test_no_kind_of_tasks_takes_the_place_of_the_others(tmp_path: Path) -> None:
     rows = rows_of(tmp_path / "made.jsonl")
     assert ended == 1 and Counter(row["lineage"]["kind"] for row in rows) == {"numbers": 8, "names": 8}
     assert "nothing new came any more" in (tmp_path / "made.report.json").read_text()
+
+
+def test_more_tasks_than_were_asked_for_are_not_paid_for(tmp_path: Path) -> None:
+    world = PlantedTasks(seed=5)
+    many = json.dumps({"tasks": [{"question": f"Ada buys {n} pens, 7 each. What?", "answer": "x"} for n in range(90)]})
+    with ScriptedChatServer(lambda body: many if "example" in str(body) else '{"answer": "y"}') as server:
+        model = f"astune.task_reader.augment.models=[{{base_url: '{server.base_url}', model: m}}]"
+        assert expand(world, tmp_path, *AGREE, model, target=4) == 1
+    report = json.loads((tmp_path / "made.report.json").read_text())
+    assert sum(report["dropped"].values()) == PER_CALL * sum("example" in str(body) for body in server.requests)
 
 
 def test_what_cannot_be_checked_is_dropped_and_junk_costs_no_task(tmp_path: Path) -> None:
@@ -132,3 +143,10 @@ def test_a_file_of_the_users_own_is_never_overwritten(tmp_path: Path, capsys: py
     (tmp_path / "made.jsonl").write_text('{"query": "mine"}\n')
     assert expand(PlantedTasks(), tmp_path) == 2
     assert "`astune data` did not write it" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_costs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = PlantedTasks()
+    (tmp_path / "a file").write_text("")
+    assert expand(world, tmp_path, "--out", str(tmp_path / "a file/made.jsonl")) == 1
+    assert "cannot be written" in capsys.readouterr().err and world.calls == {}

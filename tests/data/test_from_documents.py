@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import docx
@@ -11,6 +12,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from astune.data.documents import read_alone, read_documents
+from astune.data.from_documents import split_documents
 from astune.data.prompts import NOT_IN_DOCUMENTS
 from astune.errors import TaskError
 from benchmarks.data_filters import SHARES_ASKED, checked, figures_of
@@ -72,6 +74,7 @@ def write_files(folder: Path) -> None:
 def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_files(tmp_path / "all")
     (tmp_path / "all/g.png").write_bytes(b"")
+    os.mkfifo(tmp_path / "all/pipe.txt")  # nobody writes into it
     found = {
         (passage.file, passage.place, passage.text)
         for document in read_documents(tmp_path / "all", 200)
@@ -94,6 +97,22 @@ def test_real_files_of_each_kind_are_read_with_their_places(tmp_path: Path, capl
     slides = [(place, text.strip()) for place, text in read_alone(tmp_path / "all/c.pptx")]
     assert slides == [("slide 1", "# First, 7 doors."), ("slide 2", "# Then 9 gates.")]
     assert read_alone(tmp_path / "all/b.docx")[0][1].strip() == "The lamp burns 5 hours."
+
+
+def test_editions_of_a_document_are_held_out_together(tmp_path: Path) -> None:
+    for name in ("mill", "tower", "well"):
+        text = [f"The {name} number {number} is {number + len(name)} m high." for number in range(9)]
+        (tmp_path / f"{name}.txt").write_text(" ".join(text))
+        (tmp_path / f"{name} again.html").write_text(f"<p>{'</p><p>'.join(text)}</p>")
+        text[4] = "This stands in the second edition alone."
+        (tmp_path / f"{name} 2.md").write_text("# Second edition\n\n" + "\n\n".join(text))
+        (tmp_path / f"{name} short.txt").write_text(" ".join(text[:3]))
+    documents = read_documents(tmp_path, 20)
+    assert len(documents) == 9  # the same words in another kind of file count once
+    names = [
+        {document.file.split()[0].partition(".")[0] for document in part} for part in split_documents(documents, 0.3)
+    ]
+    assert [len(part) for part in names] == [2, 1] and not names[0] & names[1]
 
 
 def test_tables_are_read_and_scripts_are_not(tmp_path: Path) -> None:

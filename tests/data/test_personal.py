@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from astune.data.personal import Masker, find_personal, mask_message
 from tests.data.planted_personal import CLEAN, recalls
 
@@ -24,6 +26,9 @@ def test_what_is_equal_has_one_number_wherever_it_stands() -> None:
     assert masker.counts == {"email": 3, "name": 1}
     overlapping = "secret=a1b2c3@4111 1111 1111 1111."
     assert Masker().text(overlapping) == "secret=<key-1>."
+    assert Masker({"李明"}).text("我是李明,你好") == "我是<name-1>,你好"
+    escaped = json.dumps({"to": "北京市海淀区中关村大街27号", "n": 1})
+    assert Masker().text(escaped) == '{"to": "<address-1>", "n": 1}'
     assert mask_message({"role": "user", "content": "key: token=abc12345"})["content"] == "key: token=<key-1>"
 
 

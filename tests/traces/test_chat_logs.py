@@ -57,6 +57,9 @@ SIGNS: dict[str, tuple[Any, Any]] = {
     "refused in metadata": (said(ANSWER, rating=5, metadata={"do_not_train": True}), "no consent"),
     "refused in another spelling": (said(ANSWER, rating=5, metadata={"trainingOptOut": "yes"}), "no consent"),
     "refused in a section": (said(ANSWER, rating=5, consent={"training": False, "cookies": True}), "no consent"),
+    "refused by a tag": (said(ANSWER, rating=5, tags=["beta", "do-not-train"]), "no consent"),
+    "refused as a pair": (said(ANSWER, rating=5, flags=[{"key": "consent", "value": False}]), "no consent"),
+    "refused as a purpose": (said(ANSWER, rating=5, privacy={"model_improvement": "no"}), "no consent"),
     "agreed to something else": (said(ANSWER, rating=5, privacy={"consent": ["analytics"]}), "no consent"),
     "agreed in a section": (
         said(ANSWER, rating=5, consent={"given": True, "date": "2026-01-01"}, marketing_consent=False),
@@ -123,13 +126,14 @@ def test_what_a_user_says_next_may_be_a_question_too(next_message: str, is_a_tas
 
 
 def test_packed_files_are_read_and_a_broken_one_is_told(tmp_path: Path) -> None:
-    lines = "\ufeff" + json.dumps(said(ANSWER, rating=5)) + "\n"
+    line = json.dumps(said({"role": "assistant", "content": "8,611\u2028m"}, rating=5), ensure_ascii=False)
+    lines = f"\ufeff{line}\r\n{{}}\r\n"  # a sign that some take for the end of a line
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     job = TraceJob(str(tmp_path / "logs"), tmp_path / "out.jsonl")
-    assert [made.answer for made in make_from_traces(job, AstuneConfig()).kept] == ["8,611 m"]
+    assert [made.answer for made in make_from_traces(job, AstuneConfig()).kept] == ["8,611\u2028m"]
     (tmp_path / "logs/b.json.gz").write_bytes(gzip.compress(lines.encode())[:40])
-    with pytest.raises(TaskError, match="cannot be read"):
+    with pytest.raises(TaskError, match=r"b\.json\.gz: cannot be read"):
         make_from_traces(job, AstuneConfig())
 
 

@@ -44,6 +44,21 @@ def test_databases_that_are_none_of_ours_are_told(tmp_path: Path) -> None:
         harvest_of(tmp_path / "online.db")
 
 
+def test_who_refused_in_a_session_of_the_agent_service_is_left_out(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4", "metadata": {"thumb": "up"}}]
+    with sqlite3.connect(tmp_path / "service.db") as connection:
+        connection.execute("CREATE TABLE sessions (id, user_id, payload)")
+        connection.execute("CREATE TABLE messages (session_id, msg_id, created_at, payload)")
+        for name, about in (("a", {"privacy": {"training": False}}), ("b", {})):
+            connection.execute("INSERT INTO sessions VALUES (?, 'ana', ?)", (name, json.dumps(about)))
+            rows = [(name, str(number), number, json.dumps(message)) for number, message in enumerate(messages)]
+            connection.executemany("INSERT INTO messages VALUES (?, ?, ?, ?)", rows)
+    connection.close()
+    found = harvest_of(tmp_path / "service.db")
+    assert [made.lineage["trace"]["conversation"] for made in found.kept] == ["b"]
+    assert [one.reason for one in found.dropped] == ["no consent"]
+
+
 def attributes(**said: Any) -> list[dict[str, Any]]:
     kinds = {str: "stringValue", float: "doubleValue", bool: "boolValue"}
     return [{"key": f"gen_ai.{key}", "value": {kinds[type(value)]: value}} for key, value in said.items()]
@@ -100,8 +115,9 @@ def test_evaluations_count_by_name_and_are_found_by_the_answers_id(tmp_path: Pat
 
 def test_spans_without_words_or_of_those_who_refused_are_counted(tmp_path: Path) -> None:
     refused = span(2, "My secret", "ok", **{"conversation.id": "d", "user.consent": False})
+    lone = {**span(3, "Name a number", "7"), "traceId": None}
     silent = {"traceId": "9", "spanId": "9", "attributes": attributes(**{"operation.name": "chat"})}
-    found = harvest_of(written(tmp_path / "a.json", span(1, "Name a colour", "red"), silent, refused))
+    found = harvest_of(written(tmp_path / "a.json", span(1, "Name a colour", "red"), silent, refused, lone))
     details = {one.reason: one.detail for one in found.dropped}
     assert set(details) == {"unread", "no sign", "no consent"} and "not recorded" in details["unread"]
-    assert "secret" not in json.dumps([one.row() for one in found.dropped])
+    assert "secret" not in json.dumps([one.row() for one in found.dropped]) and found.exchanges == 3

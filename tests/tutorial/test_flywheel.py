@@ -35,7 +35,7 @@ def test_two_turns_leave_a_way_from_each_version_back_to_the_answers_that_it_cam
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tutorial_dir().parent))
     folder = tmp_path / "wheel"
-    habits = {"questions": 32, "corrects": 1.0, "wrong": 0.0, "variants": 1, "pairs": 1}
+    habits = {"questions": 32, "corrects": 1.0, "wrong": 0.0, "variants": 1}
     turns = spin(Namespace(folder=folder, turns=2, seed=1, options=list(SMALL), **habits))
     held_out = {task["query"] for task in read_lines(tutorial_dir() / "math_agent" / "data" / "heldout.jsonl")}
     champion = 0
