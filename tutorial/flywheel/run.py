@@ -139,14 +139,10 @@ class Wheel:
         subprocess.run([sys.executable, str(ONLINE / "users.py"), *options, *habits], check=True)
 
     def train(self, number: int, traced: Path, more: Path) -> Path:
-        """Go on from the model that answers: with tasks, and with `--pairs` with pairs first."""
+        """Go on from the model that answers."""
         model = [] if self.champion == "none" else [f"astune.model.path={astune.Run(self.champion).model}"]
         data = [f"jsonl.training.file_path={traced}", f"augment.file={more}"]
         keys = [f"astune.experiment_name=turn_{number}", *model, *(f"astune.task_reader.{key}" for key in data)]
-        if self.given.pairs:
-            pairs = {"examples": str(traced.with_suffix(".pairs.jsonl")), "total_steps": self.given.pairs}
-            first = {"algorithm": {"method": "dpo"}, "trainer": {**pairs, "learning_rate": 1e-4, "warmup_steps": 0}}
-            keys.append(f"astune.stages={json.dumps([first, {}])}")
         self.astune("run", *keys)
         return self.folder / "runs" / "flywheel" / f"turn_{number}"
 
@@ -216,7 +212,6 @@ def main() -> None:
     parser.add_argument("--corrects", type=float, default=0.5, help="share of those with a wrong answer who correct it")
     parser.add_argument("--wrong", type=float, default=0.0, help="share of thumbs that are the wrong way round")
     parser.add_argument("--variants", type=int, default=2, help="to make, for each task with a reference")
-    parser.add_argument("--pairs", type=int, default=0, help="steps of dpo on the pairs, before the tasks")
     parser.add_argument("options", nargs="*", help="of the configuration, as astune.trainer.total_steps=8")
     given = parser.parse_args()
     given.folder = given.folder.absolute()
