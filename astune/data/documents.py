@@ -82,7 +82,8 @@ def read_documents(source: Path, chunk_words: int) -> list[Document]:
         passages = [part for place, text in pages for part in _cut(name, place, text, chunk_words)]
         found.setdefault(digest, Document(name, digest, passages))
     if problems:
-        raise TaskError("\n".join([*problems, "take these out, or give the files that can be read"]))
+        told = "take these out, or give files that can be read: without a password, text as UTF-8"
+        raise TaskError("\n".join([*problems, told]))
     return [*found.values()]
 
 
