@@ -79,7 +79,7 @@ def test_workers_do_without_torch(conf: Path, run_job: RunJob) -> None:
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_workers_give_each_episode_a_sandbox_of_its_own(conf: Path, run_job: RunJob) -> None:
     pytest.importorskip("agentscope", minversion="2.0")
-    report = run_job(conf, *plays("acts", 2, "astune.rollout.workspace.type=AstuneSandbox"))
+    report = run_job(conf, *plays("acts", 1, "astune.rollout.workspace.type=AstuneSandbox"))
     episodes = episodes_of(report)
     assert [(each.stop_reason, each.reward) for each in episodes] == [(StopReason.COMPLETED, 1.0)] * 6
     assert str(os.getpid()) not in {each.output.answer for each in episodes if each.output}
@@ -176,13 +176,13 @@ def test_answers_reach_the_judge_in_the_process_of_the_run(conf: Path, run_job: 
 
 
 def test_a_group_is_judged_at_once_wherever_it_was_played(conf: Path, run_job: RunJob) -> None:
-    report = run_job(conf, *plays("without_reward", 2, f"astune.task_judge.judge_protocol={AGENTS}:JudgeOfGroups"))
+    report = run_job(conf, *plays("without_reward", 1, f"astune.task_judge.judge_protocol={AGENTS}:JudgeOfGroups"))
     verdicts = [episode.verdict for episode in episodes_of(report)]
     assert [(each.reward, each.reason) for each in verdicts if each] == [(3.0, str(os.getpid()))] * 6
 
 
 def test_time_limits_hold_in_workers(conf: Path, run_job: RunJob) -> None:
-    report = run_job(conf, *plays("endless", 2, "astune.rollout.episode_timeout=4.0"))
+    report = run_job(conf, *plays("endless", 1, "astune.rollout.episode_timeout=4.0"))
     stops = [episode.stop_reason for episode in episodes_of(report)]
     assert stops == [StopReason.COMPLETED, StopReason.TIMEOUT, StopReason.COMPLETED] * 2
 
