@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -29,6 +30,7 @@ from astune.online.training.following import FollowingJudge
 from astune.online.training.trainer import Trainer
 from astune.support.resources import tutorial_dir
 from tutorial.math_agent.make_tasks import problems
+from tutorial.online import agent as agent_module
 from tutorial.online.agent import app
 from tutorial.online.remarks import Remarks
 from tutorial.online.users import Crowd, Habits, is_right
@@ -72,6 +74,9 @@ async def loop_of(folder: Path, *more: str) -> AsyncIterator[Loop]:
         service = OnlineService(config, local_model(config))
         stack.callback(service.close)
         http = httpx.AsyncClient(transport=httpx.ASGITransport(service.app.asgi), timeout=60)
+        # Answers are drawn by the names of conversations, which are others each time: here they are not.
+        names = stack.enter_context(pytest.MonkeyPatch.context())
+        names.setattr(agent_module, "uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="user")))
         web = app("http://astune", http)
         await stack.enter_async_context(web.router.lifespan_context(web))
         agent = httpx.AsyncClient(transport=httpx.ASGITransport(web), base_url="http://agent")
