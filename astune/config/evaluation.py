@@ -126,5 +126,5 @@ class EvaluationConfig(Section):
     @classmethod
     def _check_names(cls, sets: dict[str, HeldOutSetConfig]) -> dict[str, HeldOutSetConfig]:
         if wrong := [name for name in sets if not re.fullmatch(NAME, name)]:
-            raise ValueError(f"names of letters, digits, - and _, and {wrong[0]!r} is none")
+            raise ValueError(f"names of letters, digits, - and _, 64 at most, and {wrong[0]!r} is none")
         return sets

@@ -254,7 +254,13 @@ class AstuneConfig(Section):
     @classmethod
     def _check_names(cls, models: dict[str, NamedModelConfig]) -> dict[str, NamedModelConfig]:
         if wrong := [name for name in models if not re.fullmatch(NAME, name)]:
-            raise ValueError(f"names of letters, digits, - and _, and {wrong[0]!r} is none")
+            raise ValueError(f"names of letters, digits, - and _, 64 at most, and {wrong[0]!r} is none")
+        folders: dict[str, str] = {}
+        for name in models:
+            if (other := folders.setdefault(name.lower(), name)) != name:
+                raise ValueError(
+                    f"names that differ in more than capitals, as each has a folder, not {other!r} and {name!r}"
+                )
         return models
 
     @property

@@ -22,6 +22,10 @@ class Section(BaseModel):
             raise ValueError("a value other than true or false")
         return value
 
+    def __repr__(self) -> str:
+        """Show what is set, as an error does."""
+        return repr(self.model_dump(exclude_unset=True))
+
     def find_changed(self, keys: Iterable[str] | None = None) -> list[str]:
         """List the keys that are away from their defaults, all or those of `keys`. For a section that needs no key."""
         default = type(self)()

@@ -194,7 +194,10 @@ def read_overrides(overrides: Sequence[str]) -> Layer:
             layer.problems.append(f"command line: {override!r}: expected key=value, as astune.trainer.total_steps=10")
             continue
         try:
-            value = yaml.load(text, Loader)
+            loader = Loader(text)
+            root = loader.get_single_node()
+            layer.problems.extend(_find_repeated_keys(root, f"{key}.", None))
+            value = loader.construct_document(root) if root else None
         except yaml.YAMLError as error:
             problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
             layer.problems.append(f"command line: {key}: cannot read the value {text!r}: {problem}")
@@ -218,8 +221,9 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not a text file in UTF-8: {error}") from error
 
 
-def _find_repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iterator[str]:
-    """Problems: keys that stand twice in one section. Raises `ConfigError` for a key that is not text."""
+def _find_repeated_keys(node: yaml.Node | None, prefix: str, path: Path | None) -> Iterator[str]:
+    """Problems: keys that stand twice in one section, of a file or, without a path, of a command line. Raises
+    `ConfigError` for a key that is not text."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _find_repeated_keys(item, prefix, path)
@@ -227,12 +231,13 @@ def _find_repeated_keys(node: yaml.Node | None, prefix: str, path: Path) -> Iter
         return
     seen: dict[str, int] = {}
     for name, value in node.value:
-        place, key = Origin(path, name.start_mark.line + 1), f"{prefix}{name.value}"
+        line, key = name.start_mark.line + 1, f"{prefix}{name.value}"
+        place = "command line" if path is None else Origin(path, line)
         if name.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
             raise ConfigError(f"{place}: {key}: a key must be text; put it in quotes")
         if key in seen:
-            yield f"{place}: {key}: stands twice, first in line {seen[key]}"
-        seen.setdefault(key, place.line)
+            yield f"{place}: {key}: stands twice" + ("" if path is None else f", first in line {seen[key]}")
+        seen.setdefault(key, line)
         yield from _find_repeated_keys(value, f"{key}.", path)
 
 

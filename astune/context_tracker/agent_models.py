@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from astune.errors import WorkflowError, nearest
+from astune.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,19 @@ class AgentModels:
 
     def choose(self, agent: str, policy: str | None = None) -> str | None:
         """Choose the model of an agent: the one that its workflow names, else that of the pattern which its name
-        matches. Raises WorkflowError for a model that there is not, and where none is said."""
+        matches. Raises ConfigError for a model that there is not, and where none is said."""
         listed = f"astune.models has: {', '.join(self.trained) or 'none'}"
         if policy is not None:
             if policy not in self.trained:
-                raise WorkflowError(
-                    f"policy={policy!r}: there is no such model.{nearest(policy, self.trained)} {listed}"
-                )
+                raise ConfigError(f"policy={policy!r}: there is no such model.{nearest(policy, self.trained)} {listed}")
             return policy
         if not self.trained:
             return None
         for pattern, name in self.agents.items():
             if fnmatchcase(agent, pattern):
                 return name  # another that matches is for the same model: `astune.config.rules`
-        raise WorkflowError(
-            f"agent {agent!r} has no model: no pattern of astune.rollout.agents matches it, and the workflow names "
-            f"none, as tuner.model({agent!r}, policy={next(iter(self.trained))!r}) would. {listed}"
+        raise ConfigError(
+            f"astune.rollout.agents: no pattern matches the agent {agent!r}, so that it has no model."
+            f"{nearest(agent, self.agents)} There are: {', '.join(self.agents) or 'none'}; or let the workflow name "
+            f"one, as tuner.model({agent!r}, policy={next(iter(self.trained))!r}) does. {listed}"
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-from astune.config.schema import ModelConfig
+from astune.config.schema import ModelConfig, NamedModelConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import ModelError
+from astune.errors import ModelError, nearest
 from astune.support.file_kinds import Kind, other_kind
 from astune.support.resources import tiny_model_dir
 
@@ -30,6 +31,25 @@ TOKENIZER_FILES = (
 def adapter_dir(path: str) -> Path | None:
     """The folder that `path` names, if that holds an adapter."""
     return Path(path) if (Path(path) / ADAPTER_CONFIG).is_file() else None
+
+
+def list_adapters(folder: Path) -> list[str]:
+    """List the names of those folders in a folder that hold an adapter, as those of the models in a checkpoint."""
+    return sorted(file.parent.name for file in folder.glob(f"*/{ADAPTER_CONFIG}"))
+
+
+def check_starts(models: Mapping[str, NamedModelConfig]) -> None:
+    """Raises ModelError where one of `astune.models` begins with what is no adapter."""
+    for name, model in models.items():
+        start = model.start_from
+        if start is None or adapter_dir(start) is not None:
+            continue
+        key, folder = f"astune.models.{name}.start_from", Path(start)
+        near = list_adapters(folder if folder.is_dir() else folder.parent)
+        if folder.is_dir():
+            expected = f"; expected one of the adapters in it: {', '.join(near)}" if near else ""
+            raise ModelError(f"{key}: {start} holds no adapter: it has no {ADAPTER_CONFIG}{expected}")
+        raise ModelError(f"{key}: there is no folder {start!r}.{nearest(folder.name, near)}")
 
 
 def base_name(adapter: Path) -> str:

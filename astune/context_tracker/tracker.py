@@ -133,7 +133,7 @@ class ContextTracker:
 
     def source_of(self, agent: str, source: str | None, policy: str | None) -> str | None:
         """The source that an agent asks who names an auxiliary model or a model of the run, or neither. Raises
-        WorkflowError for one that there is not."""
+        ConfigError for a model of the run that there is not, WorkflowError for an auxiliary one."""
         if source is None:
             return self._models.choose(agent, policy)
         if policy is not None:

@@ -161,12 +161,17 @@ def _training_of_several(size: ModelSize, config: AstuneConfig, extent: Extent) 
     return {**parts, f"Adam, of {len(updates)} models": optimizers} | max(updates, key=lambda each: sum(each.values()))
 
 
+def count_trained(size: ModelSize, config: AstuneConfig) -> int:
+    """Count the numbers that are trained: of the adapter, if there is one, else of all weights."""
+    lora = config.model.lora
+    return size.parameters if lora.rank is None else adapter_numbers(size, lora.rank, lora.targets)
+
+
 def _training(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
     lora, averages, tokens = config.model.lora, AVERAGES[config.trainer.optimizer], extent.tokens
-    trained = size.parameters
+    trained = count_trained(size, config)
     parts: dict[str, float] = {}
     if lora.rank is not None:
-        trained = adapter_numbers(size, lora.rank, lora.targets)
         parts[f"adapters ({show_count(trained)} x 4 bytes)"] = 4.0 * trained
     parts["gradient (x 4)"] = 4.0 * trained
     parts[f"Adam (x {averages})"] = float(averages * trained)

@@ -35,13 +35,14 @@ from typing import Literal
 
 from astune.context_tracker.cuts import CutTracker
 from astune.context_tracker.tracker import ContextTracker
-from astune.errors import ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
+from astune.errors import ConfigError, ContextOverflow, EnvServiceError, TooManyTokens, TooManyTurns, WorkflowError
 from astune.rollout.environment import enter_environment, release, with_score
 from astune.rollout.setup import Attempt, RolloutSetup
 from astune.rollout.time_limit import within
 from astune.rollout.verdict import NOT_JUDGED, judge_episode
 from astune.rollout.workspace import figures_of, lend_workspace, with_artifacts
 from astune.support.current_episode import CurrentEpisode, in_episode
+from astune.support.user_code import place_of
 from astune.support.user_values import contain, text_of, traceback_of
 from astune.types import Episode, EpisodeError, Sampling, StopReason, Task, ToolCause, Turn, WorkflowOutput
 from astune.workflow.tuner import Tuner
@@ -70,9 +71,10 @@ async def run_episode(
     drawn: Mapping[str, str] | None = None,
     redrawn: str | None = None,
 ) -> Episode:
-    """One attempt at `task`. Never raises for what the workflow, the policy or the judge do; cancellation passes
-    through, and the workflow is cancelled with it. `judged=False` leaves the verdict to `judge_together`. The answers
-    of the agent `redrawn` are others than those of the attempt with this seed."""
+    """One attempt at `task`. Never raises for what the workflow, the policy or the judge do, but ConfigError for what
+    would be wrong in every attempt, as the name of a model; cancellation passes through, and the workflow is cancelled
+    with it. `judged=False` leaves the verdict to `judge_together`. The answers of the agent `redrawn` are others than
+    those of the attempt with this seed."""
     started = time.monotonic()
     attempt = Attempt(task, episode_id, seed, sampling, drawn or {}, redrawn)
     late = None if setup.quorum is None else setup.quorum.late
@@ -209,6 +211,9 @@ async def _run(tuner: Tuner, tracker: ContextTracker, setup: RolloutSetup, late:
             return _out_of_time(setup.config.episode_timeout, tuner.failures)
         with contain("the workflow's output"):
             output = check_output(value, workflow)
+    except ConfigError as error:
+        place = place_of(error)
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from error
     except Exception as error:
         raised = error
     ends = "sandbox" in setup.tools.config.on_failure.causes("end")

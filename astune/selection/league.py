@@ -25,6 +25,7 @@ from astune.config.load import LoadedConfig
 from astune.config.model import NamedModelConfig
 from astune.config.rules.models import begin_with
 from astune.config.schema import AstuneConfig
+from astune.context_tracker.model_dir import adapter_dir, list_adapters
 from astune.errors import ConfigError
 from astune.monitor.episodes import episodes_path
 from astune.monitor.run_dir import RunDir
@@ -133,9 +134,12 @@ def begin(config: AstuneConfig, candidate: Candidate, side: str) -> AstuneConfig
     """The configuration with the models of a checkpoint, or as it is for the model before training."""
     if candidate.checkpoint is None and candidate.name == "base":
         return config
-    folder = Path(candidate.checkpoint or "")
-    if candidate.checkpoint is None or not (folder / side).is_dir():
-        raise ConfigError(f"--league: {candidate.name} has no model {side!r}; expected checkpoints of a run with it")
+    folder = Path(candidate.checkpoint or candidate.model or "")
+    if adapter_dir(str(folder / side)) is None:
+        held = ", ".join(list_adapters(folder)) or "none"
+        raise ConfigError(
+            f"--league: {candidate.name} has no model {side!r}; expected checkpoints of a run with it. It has: {held}"
+        )
     return begin_with(config, folder)
 
 

@@ -33,6 +33,7 @@ from astune.training.rollout_setup import weighting_for
 from astune.training.run import (
     Pupil,
     TrainingRun,
+    check_patterns,
     figures_of_receipts,
     finish_past,
     name_figures,
@@ -131,6 +132,8 @@ async def play(run: TrainingRun) -> Lessons:
     run.heard |= {(turn.agent, turn.model) for group in groups for each in group.episodes for turn in each.turns}
     if run.step == run.schedule.first:
         warn_of_idle_models(run, "in the first step")
+    if run.step == 0:  # agents of other tasks may come later, so one that goes on does not ask again
+        check_patterns(run)
     metrics = rollout_metrics(groups) | played
     lessons: dict[str, Lesson] = {}
     accounts: dict[str, Callable[[Lost], Receipt]] = {}

@@ -65,16 +65,21 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
-        models=AgentModels(
-            {name: model.learns for name, model in config.models.items()},
-            dict(config.rollout.agents),
-            trained_agents=config.algorithm.trained_agents,
-        ),
+        models=models_of(config),
         texts=NamedTexts(texts),
         environments=environments_of(service),
         tools=ToolServers(config.tools),
         workspaces=None if config.rollout.workspace.type is None else WorkspacePool(config.rollout.workspace),
         environment_params=service.params,
+    )
+
+
+def models_of(config: AstuneConfig) -> AgentModels:
+    """Say which agents run on which of the models of a run, and whose turns are trained."""
+    return AgentModels(
+        {name: model.learns for name, model in config.models.items()},
+        dict(config.rollout.agents),
+        trained_agents=config.algorithm.trained_agents,
     )
 
 

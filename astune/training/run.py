@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from astune.algorithm.credit import credit_groups
 from astune.algorithm.method import Method, method_of
 from astune.algorithm.receipt import receipt_of
 from astune.algorithm.samples import has_signal
-from astune.config.rules.models import configs_of_trained, count_turns, figures_of_best, whose_turn
+from astune.config.rules.models import configs_of_trained, count_turns, figures_of_best, pattern_problems, whose_turn
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TrainingError
 from astune.monitor.blocking import LoopWatch
@@ -171,6 +170,8 @@ class TrainingRun:
     held_out_examples: Sequence[Sample] = ()
     stage: Stage | None = None
     store: RunStore | None = None
+    where: Callable[[str], str] = str
+    """A key of the configuration with its place (`LoadedConfig.where`)."""
     lost: Callable[[], Awaitable[TrainingError]] = wait_forever
     """See `Engine.lost`."""
     ahead: Ahead | None = None
@@ -269,15 +270,17 @@ def record(run: TrainingRun, groups: Sequence[Group], phase: str, step: int) -> 
 
 
 def warn_of_idle_models(run: TrainingRun, when: str) -> None:
-    """Warn of models that nobody has asked, and of patterns without an agent."""
-    agents, asked = ({pair[place] for pair in run.heard} for place in (0, 1))
-    idle = [f"no agent runs on {name!r}" for name in run.config.models if name not in asked]
-    said = {"astune.rollout.agents": idle, "astune.algorithm.trained_agents": []}
-    patterns = (run.config.rollout.agents, run.config.algorithm.trained_agents)
-    for key, of_key in zip(said, patterns, strict=True):
-        said[key] += [f"no agent matches {pattern!r}" for pattern in of_key if not fnmatch.filter(agents, pattern)]
-        if said[key] and agents:
-            run.progress.warn(f"{key}: {when} {'; '.join(said[key])}. There are: {', '.join(sorted(agents))}")
+    """Warn of models that nobody has asked."""
+    idle = sorted(run.config.models.keys() - {model for _, model in run.heard})
+    if idle and run.heard:
+        agents = ", ".join(sorted({agent for agent, _ in run.heard}))
+        run.progress.warn(f"astune.models: {when} no agent runs on {', '.join(idle)}. There are: {agents}")
+
+
+def check_patterns(run: TrainingRun) -> None:
+    """Raises ConfigError for a pattern that no agent of the first step matches."""
+    for key, said in pattern_problems(run.config, {agent for agent, _ in run.heard}):
+        raise ConfigError(f"{run.where(key)}: in the first step {said}")
 
 
 async def play_groups(run: TrainingRun, step: int) -> tuple[list[Group], dict[str, float]]:

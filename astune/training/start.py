@@ -195,6 +195,7 @@ def assemble(
         held_out_examples=inputs.held_out_examples,
         stage=stage,
         store=store,
+        where=loaded.where,
         lost=engine.lost,
     )
     if gate is not None:

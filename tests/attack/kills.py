@@ -35,6 +35,17 @@ async def asker(task, tuner):
     text = reply.choices[0].message.content or ""
     return WorkflowOutput(answer=text, reward=sum(map(str.isdigit, text)) / max(len(text), 1))
 
+async def opponents(task, tuner):
+    digits = {}
+    for agent in ("wolf", "villager", "elder"):
+        client = tuner.openai_client(agent)
+        messages = [{"role": "user", "content": f"{task.query} {agent}"}]
+        reply = await client.chat.completions.create(model="policy", messages=messages)
+        digits[agent] = sum(map(str.isdigit, reply.choices[0].message.content or ""))
+    for agent, count in digits.items():
+        tuner.reward(agent, count - max(digits.values()))
+    return WorkflowOutput(answer="", reward=float(digits["wolf"] > digits["elder"]))
+
 async def right_by_halves(task, tuner):
     output = await asker(task, tuner)
     return WorkflowOutput(answer=output.answer, reward=float(len(output.answer) % 2))
@@ -98,10 +109,10 @@ class Job:
         ]
         kept = [path.parent for path in sorted((self.dir / "checkpoints").glob("step_*/COMPLETE"))]
         files = {
-            f"{path.name}/{file.name}": _digest(file)
+            f"{path.name}/{file.relative_to(path)}": _digest(file)
             for path in kept
-            for file in path.iterdir()
-            if file.name != "COMPLETE"  # which has the checksums of the others
+            for file in path.rglob("*")
+            if file.is_file() and file.name != "COMPLETE"  # which has the checksums of the others
         }
         episodes = sorted(json.dumps(_timeless(line), sort_keys=True) for line in lines)
         return {"metrics": metrics, "episodes": episodes, "checkpoints": files}

@@ -45,6 +45,14 @@ STAGES = (
     "{algorithm: {method: dpo}, trainer: {total_steps: 2, examples: pairs.jsonl}}]"
 )
 
+TWO_MODELS = (
+    "astune.model.lora.rank=4",
+    "astune.models={wolf: {trainer: {updates_per_step: 2}}, villager: {lora: {rank: 2}}, "
+    "past: {past_of: villager, size: 2, every: 1, draw: by_win_rate}}",
+    "astune.rollout.agentscope_learn_protocol=agent.py:opponents",
+    "astune.rollout.agents={wolf: wolf, villager: villager, elder: past}",
+)
+
 FAMILIES: Mapping[str, Sequence[str]] = {
     "GRPO": (),
     "GRPO, LoRA": ("astune.model.lora.rank=4",),
@@ -69,6 +77,12 @@ FAMILIES: Mapping[str, Sequence[str]] = {
     "DPO, LoRA": ("astune.algorithm.method=dpo", "astune.trainer.examples=pairs.jsonl", "astune.model.lora.rank=4"),
     "SFT, then GRPO, then DPO": (STAGES,),
     "SFT, then GRPO, then DPO, LoRA": (STAGES, "astune.model.lora.rank=4"),
+    "Two adapters, one against earlier versions": TWO_MODELS,
+    "Two adapters by turns, attempts played again for each agent": (
+        *TWO_MODELS,
+        "astune.trainer.update=wolf, villager, villager",
+        "astune.algorithm.agent_reward=leave_one_out",
+    ),
     "GRPO, the best checkpoint kept": ("astune.trainer.keep_best=eval/sampled/reward", "astune.evaluation.attempts=2"),
 }
 """What each family sets, beyond the job of `kills.write_job`."""

@@ -131,6 +131,7 @@ def test_a_file_that_is_not_text_is_explained(tmp_path: Path) -> None:
         ("astune..seed=1", "command line: 'astune..seed=1': expected key=value"),
         ("astune.trainer.betas=[1", "command line: astune.trainer.betas: cannot read the value '[1': expected"),
         ("astune.seed=x", "command line: astune.seed: expected a whole number, got 'x'"),
+        ("astune.trainer={total_steps: 1, total_steps: 2}", "command line: astune.trainer.total_steps: stands twice"),
         ("astune.seed.x=1", "command line: astune.seed: expected a whole number, got {'x': 1}"),
         ("trainer.total_steps=1", "command line: trainer: unknown key. Did you mean 'astune.trainer'?"),
         (

@@ -18,6 +18,13 @@ LORA = {"lora": {"rank": 8}}
 TWO = {"wolf": {}, "villager": {}}
 
 
+def test_an_error_shows_what_a_model_has_for_itself() -> None:
+    assert (
+        repr(AstuneConfig(models={"wolf": {"frozen": True}, "dog": {}}).models)
+        == "{'wolf': {'frozen': True}, 'dog': {}}"
+    )
+
+
 def load(folder: Path, **sections: Any) -> AstuneConfig:
     path = folder / "job.yaml"
     tasks = {"jsonl": {"training": {"file_path": "a.jsonl"}}}
@@ -59,6 +66,10 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
     [
         ({"models": {"wolf": {"path": "x"}}}, "models.wolf: expected no 'path': the models of a run are adapters"),
         ({"models": {"a b": {}}}, "models: expected names of letters, digits, - and _"),
+        (
+            {"models": {"wolf": {}, "Wolf": {}}},
+            "expected names that differ in more than capitals, as each has a folder, not",
+        ),
         (
             {"models": {"wolf": {"frozn": True}}},
             "models.wolf.frozn: unknown key. Did you mean 'astune.models.wolf.frozen'",
@@ -107,7 +118,11 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
             {"models": {**TWO, "old": {"past_of": "wolf", "every": 5}}, "trainer": {"total_steps": 5}},
             "old.every: 'wolf' learns from 5 steps, so that only its first version would be met",
         ),
-        ({"models": TWO, "trainer": {"update": "alternate(0)"}}, "'alternate(0)' is no model that is trained"),
+        (
+            {"models": TWO, "trainer": {"update": "alternate(0)"}},
+            "'alternate(0)' gives no number of steps from 1. Expected 'all'",
+        ),
+        ({"models": TWO, "trainer": {"update": "all, wolf"}}, "'all' stands alone. Expected 'all',"),
         ({"models": TWO, "trainer": {"update": "wolf"}}, "trainer.update: it is never the turn of villager"),
         ({"trainer": {"update": "alternate(3)"}}, "trainer.update: there is one model"),
         (

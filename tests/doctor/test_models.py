@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -256,7 +257,19 @@ def test_a_disk_that_is_too_full_for_checkpoints(run_doctor: RunDoctor, monkeypa
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=2**20))
     found = the_problem(run_doctor())
     assert (found.check, found.level) == ("run folder", "fail")
-    assert "3 x 12 bytes x 918,912 parameters" in found.what and "keep_checkpoints" in found.fix
+    assert "3 x 12 bytes x 918,912 trained parameters" in found.what and "keep_checkpoints" in found.fix
+
+
+def test_room_is_for_adapters_and_for_attempts_that_are_played_again(run_doctor: RunDoctor) -> None:
+    def needed(agent_reward: str) -> tuple[str, float]:
+        changes = {"model": {"lora": {"rank": 8}}, "algorithm": {"agent_reward": agent_reward}, "backbone": "local"}
+        pattern = re.compile(r"x ([\d,]+) trained parameters.* episodes up to ([\d.]+) MiB")
+        (found,) = filter(None, (pattern.search(f.what) for f in run_doctor(changes)))
+        return found[1], float(found[2])
+
+    (numbers, once), (_, twice) = needed("own"), needed("leave_one_out")
+    assert int(numbers.replace(",", "")) < 918_912 / 4
+    assert 1.5 * once < twice  # of an agent each attempt is played once more, but held-out ones
 
 
 def test_prompts_are_counted_with_system_prompt_and_tools(run_doctor: RunDoctor) -> None:

@@ -19,6 +19,11 @@ WORKFLOW = {"rollout": {"agentscope_learn_protocol": "agent.py:agent"}}
 OWN_JUDGE = {"task_judge": {"judge_protocol": "judge.py:judge"}}
 NO_JUDGE = {"task_judge": {"judge_protocol": None, "answer_format": "auto"}}
 ENVIRONMENT = {"judge_protocol": "EnvServiceJudge", "answer_format": "auto"}
+TWO = {
+    "model": {"lora": {"rank": 4}},
+    "models": {"shop": {}},
+    "rollout": {**WORKFLOW["rollout"], "agents": {"seller": "shop", "buyer": "shop"}},
+}
 CALL = 'await tuner.openai_client("solver").chat.completions.create(model="policy", messages=messages)'
 
 
@@ -180,6 +185,20 @@ FAULTS = {
     "an auxiliary model that is not configured": Fault(
         {}, agent('return await tuner.openai_client("critic", source="critic").models.list()'), "dry run", "fail",
         "there is no such auxiliary model", "agent.py:6", "add it under astune.rollout.auxiliary_models",
+    ),
+    "an agent on a model that there is not": Fault(
+        TWO, agent('return await tuner.openai_client("buyer", policy="shopp").models.list()'), "dry run", "fail",
+        "policy='shopp': there is no such model. Did you mean 'shop'?", "agent.py:6", "correct the name",
+    ),
+    "an agent that no pattern matches": Fault(
+        TWO, agent('return await tuner.openai_client("seler").models.list()'), "dry run", "fail",
+        "no pattern matches the agent 'seler', so that it has no model. Did you mean 'seller'?", "agent.py:6",
+        "correct the name",
+    ),
+    "a pattern that no agent matches": Fault(
+        TWO, agent(f"reply = {CALL.replace('solver', 'seller')}\n"
+                   "    return WorkflowOutput(answer=reply.choices[0].message.content)"),
+        "dry run", "warn", "no agent matches 'buyer'", "x.yaml:", "a run whose first step has no such agent",
     ),
     "a workflow that returns text": Fault(
         {}, agent(f"return ({CALL}).choices[0].message.content"), "dry run", "fail",

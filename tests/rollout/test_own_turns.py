@@ -10,7 +10,7 @@ from astune.algorithm import load_estimator, to_samples
 from astune.config.schema import AlgorithmConfig
 from astune.context_tracker.agent_models import AgentModels
 from astune.context_tracker.merge import TurnForest
-from astune.errors import WorkflowError
+from astune.errors import ConfigError
 from astune.rollout.own_turns import list_own, take_own
 from astune.types import Episode, Group, StopReason, Task, Turn, Verdict
 
@@ -79,9 +79,9 @@ def test_an_agent_runs_on_the_model_that_is_named_and_an_error_names_the_nearest
             "wolff",
             r"policy='wolff': there is no such model. Did you mean 'wolf'\? astune.models has: wolf, villager",
         ),
-        ("seer", None, r"agent 'seer' has no model: no pattern of astune.rollout.agents matches it"),
+        ("seer", None, r"no pattern matches the agent 'seer', so that it has no model"),
     ):
-        with pytest.raises(WorkflowError, match=said):
+        with pytest.raises(ConfigError, match=said):
             models.choose(agent, policy)
-    with pytest.raises(WorkflowError, match=r"astune.models has: none"):
+    with pytest.raises(ConfigError, match=r"astune.models has: none"):
         AgentModels().choose("x", "wolf")

@@ -90,7 +90,11 @@ def test_a_set_that_is_trained_on_is_refused(conf: Path, run_job: RunJob) -> Non
         ({"hard": {"file_pat": "hard.jsonl"}}, 1, r"sets.hard.file_pat: unknown key. Did you mean '.*file_path'"),
         ({"hard": {"split": "test"}}, 1, "whose tasks have no named splits; expected file_path"),
         ({"hard": {"file_path": "hard.jsonl", "split": "test"}}, 1, "take one of the two out"),
-        ({"a/b": {"file_path": "hard.jsonl"}}, 1, "expected names of letters, digits, - and _, and 'a/b' is none"),
+        (
+            {"a/b": {"file_path": "hard.jsonl"}},
+            1,
+            "expected names of letters, digits, - and _, 64 at most, and 'a/b' is none",
+        ),
         ({}, 0, "attempts: expected greater than 0"),
     ],
 )

@@ -45,6 +45,11 @@ from win_rates import GAMES, chance, count_wins, learn, play  # noqa: E402
         ({"villagers": 8}, "10 players; expected at most 9"),
         ({"days": 0}, "days is 0; expected at least 1"),
         ({"opponent": "midle"}, "opponent is 'midle'; expected simple, middle, .* or policy:NAME.*'middle'"),
+        ({"opponent": "policy:"}, "opponent is 'policy:'; expected simple"),
+        ({"wolves": "2"}, "wolves is '2'; expected one like 2"),
+        ({"days": 1.5}, "days is 1.5; expected one like 8"),
+        ({"seer": "yes"}, "seer is 'yes'; expected one like False"),
+        ({"win": float("nan")}, "win is nan; expected one like 1.0"),
         ({"learners": "wolf"}, "learners is 'wolf'; expected one of wolves, village, both"),
     ],
 )
@@ -153,7 +158,11 @@ async def played(setup, **settings):
 @needs_agents
 @each_row(
     ("answer", "turns", "ended"),
-    [("A banana.", 60, StopReason.COMPLETED), ("The answer is 0.", 3, StopReason.MAX_TURNS)],
+    [
+        ("A banana.", 60, StopReason.COMPLETED),
+        ("The answer is 12.", 60, StopReason.COMPLETED),
+        ("The answer is 0.", 3, StopReason.MAX_TURNS),
+    ],
 )
 async def test_nonsense_and_too_many_turns_cost_points_and_stop_nothing(answer, turns, ended) -> None:
     episode = await played(setup_of(lambda prompt: answer, max_turns=turns))
@@ -192,6 +201,24 @@ async def test_points_are_those_of_the_source_where_they_are_asked_for(game) -> 
     for name, reward in episode.agent_rewards.items():
         assert reward == sum(value * episode.output.metrics[f"{name}/{point}"] for point, value in points.items())
     assert any("So be it." in event["text"] for event in episode.output.events)
+
+
+@needs_agents
+def test_a_game_is_told_with_who_died_of_what_and_who_knew() -> None:
+    from workflow import name_players, tell_game
+
+    told = []
+    for seed in range(40):
+        game = play(Settings(**TABLES[9]), seed, "strong", "middle")
+        told += tell_game(game, name_players(game))
+        assert told[-1]["heading"] == "end" and told[-1]["text"] == f"{game.winner} won."
+    said = {line["text"] for line in told}
+    assert {f"dies: {of}." for of in ("killed by the wolves", "the witch's poison", "shot by the hunter")} <= said
+    assert "Nobody has died in the night." in said
+    assert any(re.fullmatch(r"is voted out, by \d of \d\.", text) for text in said)
+    assert any(re.fullmatch(r"blames \d wolf_\d\. .*", text) for text in said)
+    secret = {line["text"].split()[0] for line in told if "known_to" in line}
+    assert secret == {"wants", "sees", "saves", "poisons"}
 
 
 @needs_agents
@@ -269,4 +296,4 @@ def test_the_table_of_0_100_500_and_1000_games_is_one_command(tmp_path, monkeypa
     )
     assert learn(*(f"astune.{key}" for key in small)) in (0, 3)
     said = capsys.readouterr().out
-    assert all(f"table/step_0000{step} against base" in said for step in ("01", "05", "10")), said
+    assert all(f"table/step_0000{step} against base" in said for step in ("05", "25", "50")), said

@@ -69,5 +69,6 @@ def tell(event: Event) -> str:
         said = f' "{event.words}"' if event.words else ""
         return f"{verbs[event.what]} {event.whom or 'nobody'}.{said}"
     if event.what == "see":
-        return f"sees that {event.whom} is {event.words}." if event.whom else "sees nobody."
+        kind = "a wolf" if event.words == "wolf" else "no wolf"
+        return f"sees that {event.whom} is {kind}." if event.whom else "sees nobody."
     return f"is {event.what}, a {event.words}." if event.who else f"{event.what}."

@@ -20,6 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
+from math import isfinite
 
 from astune.errors import ConfigError, nearest
 
@@ -62,10 +63,17 @@ class Settings:
     """For each answer that names nobody who may be named, each one that came too late for its turns among them."""
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            given, kinds = getattr(self, each.name), {type(each.default)}
+            if kinds == {float}:
+                kinds.add(int)
+            if type(given) not in kinds or (type(given) is float and not isfinite(given)):
+                raise ConfigError(f"werewolves: {each.name} is {given!r}; expected one like {each.default!r}")
         for name, allowed in (("learners", ("wolves", "village", "both")), ("prompt", ("short", "full"))):
             if (given := getattr(self, name)) not in allowed:
                 raise ConfigError(f"werewolves: {name} is {given!r}; expected one of {', '.join(allowed)}")
-        if self.opponent not in SKILLS and not self.opponent.startswith(("model:", "policy:")):
+        kind, _, model = self.opponent.partition(":")
+        if self.opponent not in SKILLS and not (kind in ("model", "policy") and model):
             known = f"{', '.join(SKILLS)}, model:NAME or policy:NAME"
             raise ConfigError(
                 f"werewolves: opponent is {self.opponent!r}; expected {known}.{nearest(self.opponent, SKILLS)}"

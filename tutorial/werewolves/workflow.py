@@ -1,6 +1,7 @@
 """A game of werewolves between AgentScope agents, which are trained, and the players of the other side."""
 
 import re
+from dataclasses import replace
 
 from agentscope.agent import Agent
 from agentscope.message import UserMsg
@@ -13,6 +14,7 @@ from astune.errors import ContextOverflow, TooManyTokens, TooManyTurns
 from astune.workflow.agentscope import training_defaults
 
 LIMITS = (ContextOverflow, TooManyTokens, TooManyTurns)
+DEATHS = {"killed": "killed by the wolves", "poisoned": "the witch's poison", "shot": "shot by the hunter"}
 POINTS = ("win", "survive", "blame", "exposed", "invalid")
 
 
@@ -82,7 +84,7 @@ def read_answer(text: str) -> Answer:
     Answer(name=2, words='Ask 2 where it was.', readable=True)
     """
     words, found, number = text.rpartition("The answer is ")
-    match = re.match(r"\d", number)
+    match = re.match(r"[0-9](?![0-9])", number)
     if not found or match is None:
         return Answer(0, readable=False)
     return Answer(int(match[0]), " ".join(words.split())[:200])
@@ -113,16 +115,27 @@ def side_of(game: Game, seat: int) -> str:
 
 
 def tell_game(game: Game, names: dict[int, str]) -> list[dict]:
-    """The game for the viewer: who did what by night and day, and who knew of it."""
+    """The game for the viewer: who did what by night and day, who knew of it, and who died of what."""
     who = {seat: f"{seat} {name}" for seat, name in names.items()}
     roles = f"{', '.join(who.values())}. Each knows its own role, and wolves know each other."
     told = [{"text": roles, "heading": "roles"}]
     for event in game.events:
-        line = {"text": tell(event), "who": who.get(event.who, ""), "heading": event.when}
         known = [who[seat] for seat in event.known_to or ()]
-        if event.what != "begin":
-            told.append({**line, "known_to": known} if known else line)
-    return told
+        line = {"text": tell(replace(event, whom=who.get(event.whom, 0))), "heading": event.when}
+        if event.who:
+            line |= {"who": who[event.who]}
+        if event.what in DEATHS:
+            line |= {"text": f"dies: {DEATHS[event.what]}."}
+        if event.what == "voted out":
+            votes = [each.whom for each in game.events if each.what == "vote" and each.when == event.when]
+            line |= {"text": f"is voted out, by {votes.count(event.who)} of {len(votes)}."}
+        if event.what == "begin":
+            of_night = any(each.when == event.when and each.what in ("killed", "poisoned") for each in game.events)
+            line |= {"text": "Nobody has died in the night."}
+            if of_night or event.when.startswith("night"):
+                continue
+        told.append(line | ({"known_to": known} if known else {}))
+    return [*told[:-1], told[-1] | {"heading": "end"}]
 
 
 def count_points(game: Game, seat: int) -> dict[str, float]:

@@ -25,7 +25,7 @@ from astune.backbone.vllm.weights import ServedWeights
 from astune.config.load import LoadedConfig
 from astune.config.rules.models import config_of, configs_of_trained, places_of
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import load_chat_format
+from astune.context_tracker.model_dir import check_starts, load_chat_format
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor.disk import follow_umask
 from astune.rollout.rounds import Rounds
@@ -92,6 +92,7 @@ def load_policy(
     shapes = {
         place: config_of(config, name).model.lora for name, places in places_of(config).items() for place in places
     }
+    check_starts(config.models)
     loaded = load_model(config.model, shapes or (SOLE,))
     for name, model in config.models.items():
         start = model.start_from or (config.models[model.past_of].start_from if model.past_of else None)

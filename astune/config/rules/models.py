@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def names_in(update: str) -> list[str]:
     return [name.strip() for name in update.split(",")]
 
 
+def pattern_problems(astune: AstuneConfig, agents: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Patterns that none of the agents matches who had a turn, if anybody had one."""
+    patterns = {"rollout.agents": astune.rollout.agents, "algorithm.trained_agents": astune.algorithm.trained_agents}
+    for key, of_key in patterns.items() if agents else ():
+        for pattern in of_key:
+            if not fnmatch.filter(agents, pattern):
+                known = ", ".join(sorted(agents))
+                yield f"astune.{key}", f"no agent matches {pattern!r}.{nearest(pattern, agents)} There are: {known}"
+
+
 def own_key_problems(name: str, model: NamedModelConfig) -> Iterator[tuple[str, str]]:
     """Keys that a model has for itself and cannot have."""
     key = f"astune.models.{name}"
@@ -229,13 +240,15 @@ def _turns(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     if update == ALL or ALTERNATE.fullmatch(update):
         return
     named = names_in(update)
-    for name in dict.fromkeys(named):
-        if name not in trained:
-            yield (
-                "astune.trainer.update",
-                f"{name!r} is no model that is trained.{nearest(name, [ALL, *trained])} Expected 'all', 'alternate(5)' "
-                f"or names in a row: {', '.join(trained)}",
-            )
+    for name in [each for each in dict.fromkeys(named) if each not in trained]:
+        if name == ALL:
+            what = "'all' stands alone."
+        elif name.lower().startswith("alternate"):
+            what = f"{name!r} gives no number of steps from 1."
+        else:
+            what = f"{name!r} is no model that is trained.{nearest(name, [ALL, *trained])}"
+        listed = f"Expected 'all', 'alternate(5)' or names in a row: {', '.join(trained)}"
+        yield "astune.trainer.update", f"{what} {listed}"
     if not {*named} >= {*trained} and {*named} <= {*trained}:
         never = ", ".join(name for name in trained if name not in named)
         yield "astune.trainer.update", f"it is never the turn of {never}; name it, or set frozen there"

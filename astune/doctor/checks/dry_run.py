@@ -15,13 +15,14 @@ from itertools import chain
 from astune.check_tasks.wordings import right_answer, wordings, wrong_answer
 from astune.clients.chat import ChatClient
 from astune.config.rules import plays_episodes
+from astune.config.rules.models import pattern_problems
 from astune.context_tracker.prompt.call_check import OFFERS_TOOLS
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.packages import how_to_install
 from astune.doctor.findings import Finding, fail, ok, skip, warn
 from astune.doctor.scripted_episode import ENDS, Blocked, DryRun, ModelScript, needs_arguments, play
-from astune.errors import PluginError, SetupError, name_error
+from astune.errors import ConfigError, PluginError, SetupError, name_error
 from astune.plugins import load_plugin
 from astune.rollout.setup import RolloutSetup
 from astune.support.resources import tiny_model_dir
@@ -29,7 +30,7 @@ from astune.support.user_code import code_of, place_of, source_of
 from astune.support.user_values import text_of
 from astune.task_judge import Judge
 from astune.tools import ToolServers
-from astune.training.rollout_setup import NoPolicy, environments_of, sampling_for
+from astune.training.rollout_setup import NoPolicy, environments_of, models_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
 from astune.workflow.agentscope import HOST_TOOLS
 from astune.workflow.workflow_base import as_workflow
@@ -103,6 +104,7 @@ def dry_setup(checked: CheckedConfig) -> RolloutSetup:
         config=config.rollout,
         judge_timeout=SECONDS,
         auxiliary_models=auxiliary_models,
+        models=models_of(config),
         environments=environments_of(service),
         environment_params=service.params,
         tools=checked.servers,
@@ -132,6 +134,10 @@ def check_dry_run(checked: CheckedConfig) -> Iterator[Finding]:
         cause = error.__cause__ or error
         fix = "let it work on this machine: what it opens must be there before a run starts"
         yield fail(str(error), where=place_of(cause) or checked.where(KEY), fix=fix)
+    except ConfigError as error:
+        cause = error.__cause__ or error
+        fix = "correct the name, there or in the configuration"
+        yield fail(str(cause), where=place_of(cause) or checked.where("astune.models"), fix=fix)
     except Blocked as error:
         yield fail(
             f"the workflow is {error}: it blocks the event loop, so all other episodes would stand still",
@@ -188,6 +194,10 @@ def _problems(checked: CheckedConfig, played: DryRun) -> Iterator[Finding]:
     if plays_episodes(checked.config):  # an evaluation trains nothing
         yield from _find_untrained(episode, where)
     yield from _blocking(played)
+    for key, said in pattern_problems(checked.config, {turn.agent for turn in episode.turns}):
+        yield warn(
+            said, where=checked.where(key), fix="correct it: a run whose first step has no such agent is refused"
+        )
     for said in played.notes.values():
         yield warn(said, where=where, fix="fix it, or know that the run says the same")
     yield from _own_reward(checked, played, where)

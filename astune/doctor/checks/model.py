@@ -7,7 +7,7 @@ from pathlib import Path
 
 from astune.backbone.lora.targets import ends_of, why_refused
 from astune.backbone.memory.model_size import ModelSize, layers_in, read_size
-from astune.context_tracker.model_dir import adapter_dir, load_chat_format, resolve_base_dir
+from astune.context_tracker.model_dir import adapter_dir, check_starts, load_chat_format, resolve_base_dir
 from astune.doctor.checked_config import CheckedConfig
 from astune.doctor.findings import Finding, fail, ok, skip
 from astune.doctor.hub import find_cached_model, is_hub_id, is_reachable
@@ -50,6 +50,12 @@ def check_model(checked: CheckedConfig) -> Iterator[Finding]:
             where=checked.where(KEY),
             fix="copy them there too, or convert older weights with transformers' save_pretrained",
         )
+    try:
+        check_starts(checked.config.models)
+    except ModelError as error:
+        problems += 1
+        key, _, what = str(error).partition(": ")
+        yield fail(what, where=checked.where(key), fix="name the folder of one model in a checkpoint")
     for found in _targets(checked, folder, size):
         problems += 1
         yield found

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from astune.backbone.base import covers
-from astune.config.rules.models import figures_of_best
+from astune.config.rules.models import configs_of_trained, count_turns, figures_of_best
 from astune.doctor.checked_config import CheckedConfig, Missing
 from astune.doctor.checks.training import total_steps
 from astune.doctor.findings import Finding, fail, ok, skip, warn
+from astune.doctor.memory_estimate import count_trained
 from astune.errors import ConfigError, StoreError
 from astune.monitor.episodes import EpisodeRecord, episode_to_row
 from astune.monitor.run_dir import RunDir
+from astune.rollout.redrawn import count_again
 from astune.support.machine_memory import show_bytes
+from astune.types import Group
 
 KEY = "astune.runs_dir"
 STORE = "astune.monitor.store"
@@ -94,14 +97,15 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
     best = sum(figure is not None for figure in figures_of_best(checked.config).values())
     kept = trainer.keep_checkpoints + best + 1 + max(len(checked.stages()) - 1, 0)
     try:
-        checkpoints = float(kept * BYTES_PER_PARAMETER * checked.size.parameters)
+        numbers = sum(count_trained(checked.size, own) for own in configs_of_trained(checked.config).values())
     except Missing:
         return
+    checkpoints = float(kept * BYTES_PER_PARAMETER * numbers)
     episodes = sum(_episodes(each) for each in checked.stages() or [checked])
     needed = checkpoints + episodes
     said = (
         f"about {show_bytes(needed)} are needed (checkpoints {kept} x {BYTES_PER_PARAMETER} bytes x "
-        f"{checked.size.parameters:,} parameters, one more than are kept while it is written; episodes up to "
+        f"{numbers:,} trained parameters, one more than are kept while it is written; episodes up to "
         f"{show_bytes(episodes)}), {show_bytes(free)} are free in {folder}"
     )
     fix = "free some, name another disk with astune.runs_dir, or lower astune.trainer.keep_checkpoints"
@@ -114,7 +118,8 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
 
 
 def _episodes(checked: CheckedConfig) -> float:
-    """Bytes of all episode files, if each answer had half its most tokens."""
+    """Bytes of all episode files, if each answer had half its most tokens: with attempts that are played again for each
+    agent (`leave_one_out`)."""
     config = checked.config
     try:
         episode = checked.dry_run.episode
@@ -122,7 +127,13 @@ def _episodes(checked: CheckedConfig) -> float:
         return 0.0
     each = len(json.dumps(episode_to_row(EpisodeRecord(0, "train", episode))))
     each += BYTES_PER_TOKEN * max(len(episode.turns), 1) * config.rollout.max_tokens // 2
-    trained = total_steps(checked) * config.trainer.tasks_per_step * config.rollout.num_repeat
+    steps, group = total_steps(checked), Group(episode.task, (episode,))
+    again = sum(
+        count_turns(config, name, range(steps)) * count_again([group], [name])
+        for name, own in configs_of_trained(config).items()
+        if own.algorithm.agent_reward == "leave_one_out"
+    )
+    trained = (steps + again) * config.trainer.tasks_per_step * config.rollout.num_repeat
     evaluated = sum(_times(checked, e.every) * len(e.tasks) * e.attempts for e in checked.evaluations)
     return float(each * (trained + evaluated))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
-from astune.errors import WorkflowError, name_error
+from astune.errors import ConfigError, WorkflowError, name_error
 from astune.rollout.episode import play_episode
 from astune.rollout.rounds import Ticket
 from astune.rollout.setup import Attempt, RolloutSetup
@@ -190,10 +190,12 @@ class ForwardedNotes(Notes):
 async def play_and_pack(
     attempt: Attempt, setup: RolloutSetup, late: asyncio.Event | None = None
 ) -> bytes | EngineFailure:
-    """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the fault of ASTune's that
-    it met."""
+    """The attempt, played here, cut off as soon as `late` is set, and packed for the way; or the error that stops
+    the run."""
     try:
         return _pack(await play_episode(attempt, setup, late))
+    except ConfigError as error:
+        return EngineFailure.of(error)
     except Exception as error:
         logger.exception("%s could not be played", attempt.episode_id)
         return EngineFailure.of(error)

@@ -33,6 +33,7 @@ from astune.types import Group, RunReport, Sample, Sampling, Span, Timeline, Tur
 from astune.viewer import write_report
 from astune.viewer.step_credit import Estimator, credit_step
 from tests.backbone.local.test_examples import run_job, timeless
+from tests.rows import each_row
 from tests.training.killed import Killed, raise_at
 
 AGENTS = Path(__file__).with_name("village.py")
@@ -268,6 +269,12 @@ def test_a_model_begins_with_an_adapter_and_one_that_does_not_fit_harms_no_other
     asyncio.run(engine.learners["wolf"].publish())
     assert not cache.lengths.any()  # what comes next does not depend on what a frozen one said before
     other = load_config(conf, [f"astune.models.villager.start_from={start / 'wolf'}"]).config.astune
+    for wrong, said in (
+        (start / "wolff", r"astune.models.villager.start_from: there is no folder '.*wolff'. Did you mean 'wolf'\?"),
+        (start, r"villager.start_from: .* holds no adapter: .*; expected one of the adapters in it: villager, wolf"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            load_policy(load_config(conf, [f"astune.models.villager.start_from={wrong}"]).config.astune)
     with pytest.raises(ModelError, match=r"wolf is another one: astune.model.lora.rank is 4, and was 2"):
         load_policy(other)
 
@@ -312,13 +319,11 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
 ) -> None:
     conf = write_village(tmp_path)
     more = ["astune.trainer.keep_checkpoints=3", "astune.monitor.progress=plain", "astune.models.idle={}"]
-    more += ["astune.trainer.update=wolf, villager, villager, idle", "astune.rollout.agents.seer=wolf"]
-    more += ["astune.algorithm.trained_agents=['*', sheep]"]
+    more += ["astune.trainer.update=wolf, villager, villager, idle"]
     report = run_job(conf, *more)
     told = " ".join(capsys.readouterr().out.split())
     for when in ("in the first step", "in the whole run"):
-        assert f"agents: {when} no agent runs on 'idle'; no agent matches 'seer'. There are: chief, elder," in told
-        assert f"trained_agents: {when} no agent matches 'sheep'. There are: chief, elder," in told
+        assert f"astune.models: {when} no agent runs on idle. There are: chief, elder," in told
     versions = [[row[f"model/{name}/policy_version"] for name in ("wolf", "villager")] for row in timeless(report)]
     assert versions == [[1, 0], [1, 1], [1, 2]]
     rates = [row.get("model/villager/learning_rate") for row in timeless(report)]
@@ -335,6 +340,35 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
     ]
     assert save(tensors[0]["wolf"]) == save(tensors[2]["wolf"])
     assert save(tensors[1]["villager"]) != save(tensors[2]["villager"])
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "several models, and a pattern that no agent matches, an agent that no pattern matches, or a workflow that names a "
+    "model that there is not",
+    "the run ends in its first step, before anything is learned, with file, line, key, the reason and the nearest name",
+)
+@each_row(
+    ("setting", "said"),
+    [
+        (
+            "rollout.agents.elders=past",
+            "rollout.agents: in the first step no agent matches 'elders'. Did you mean 'elder'",
+        ),
+        ("algorithm.trained_agents=['*', seer]", "algorithm.trained_agents: in the first step no agent matches 'seer'"),
+        ("rollout.agents={villager: ghost, elder: past}", "village.py:"),
+        (
+            "rollout.agents={vilager_1: ghost, elder: past}",
+            "no pattern matches the agent 'villager_1', so that it has no model. Did you mean 'vilager_1'?",
+        ),
+    ],
+)
+def test_agents_and_patterns_that_miss_each_other_end_a_run(tmp_path: Path, setting: str, said: str) -> None:
+    conf = write_village(tmp_path)
+    for workers in (0, 1):
+        with pytest.raises(ConfigError) as caught:
+            run_job(conf, f"astune.{setting}", f"astune.rollout.workers={workers}", "astune.trainer.tasks_per_step=1")
+        assert said in str(caught.value)
 
 
 def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
