@@ -64,8 +64,8 @@ def show_scripted() -> None:
 
 
 def learn(*changes: str) -> int:
-    """Train for 50 steps of 20 games, and play the checkpoints on the same held-out games. `changes` are settings, as on
-    the command line."""
+    """Train for 50 steps of 20 games, and play the checkpoints on the same held-out games. `changes` are settings, as
+    on the command line."""
     keys = ("total_steps=50", "tasks_per_step=2", "save_every=5", "keep_checkpoints=10", "lr_schedule=constant")
     run = [f"astune.trainer.{key}" for key in keys] + ["astune.experiment_name=table", "astune.evaluation.before=false"]
     run += ["astune.evaluation.after=false", "astune.evaluation.every=0"]
