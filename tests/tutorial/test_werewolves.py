@@ -209,7 +209,7 @@ def test_a_game_is_told_with_who_died_of_what_and_who_knew() -> None:
 
     told = []
     for seed in range(40):
-        game = play(Settings(**TABLES[9]), seed, "strong", "middle")
+        game = play(Settings(**TABLES[9]), seed, "strong", "strong")
         told += tell_game(game, name_players(game))
         assert told[-1]["heading"] == "end" and told[-1]["text"] == f"{game.winner} won."
     said = {line["text"] for line in told}
