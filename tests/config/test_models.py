@@ -9,13 +9,26 @@ import pytest
 import yaml
 
 from astune.config.load import load_config
-from astune.config.rules.models import begin_with, configs_of_trained, whose_turn
+from astune.config.rules.models import begin_with, configs_of_trained, pattern_problems, whose_turn
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError
 from tests.rows import each_row
 
 LORA = {"lora": {"rank": 8}}
 TWO = {"wolf": {}, "villager": {}}
+
+
+@pytest.mark.fault(
+    "Input files and settings",
+    "several models, and a pattern that no agent matches, an agent that no pattern matches, or a workflow that names a "
+    "model that there is not",
+    "the run ends in its first step, before anything is learned, with place, key, the reason and the nearest name",
+)
+def test_a_pattern_that_no_agent_matches_is_named_with_the_nearest(tmp_path: Path) -> None:
+    config = load(tmp_path, models=TWO, rollout={"agents": {"wolf*": "wolf", "elders": "villager"}})
+    said = "no agent matches 'elders'. Did you mean 'elder'? There are: elder, wolf_1"
+    assert [*pattern_problems(config, {"wolf_1", "elder"})] == [("astune.rollout.agents", said)]
+    assert [*pattern_problems(config, set())] == []
 
 
 def test_an_error_shows_what_a_model_has_for_itself() -> None:

@@ -33,7 +33,6 @@ from astune.types import Group, RunReport, Sample, Sampling, Span, Timeline, Tur
 from astune.viewer import write_report
 from astune.viewer.step_credit import Estimator, credit_step
 from tests.backbone.local.test_examples import run_job, timeless
-from tests.rows import each_row
 from tests.training.killed import Killed, raise_at
 
 AGENTS = Path(__file__).with_name("village.py")
@@ -343,35 +342,6 @@ def test_models_learn_by_turns_while_the_others_stay_as_they_are(
     ]
     assert save(tensors[0]["wolf"]) == save(tensors[2]["wolf"])
     assert save(tensors[1]["villager"]) != save(tensors[2]["villager"])
-
-
-@pytest.mark.fault(
-    "Input files and settings",
-    "several models, and a pattern that no agent matches, an agent that no pattern matches, or a workflow that names a "
-    "model that there is not",
-    "the run ends in its first step, before anything is learned, with file, line, key, the reason and the nearest name",
-)
-@each_row(
-    ("setting", "said"),
-    [
-        (
-            "rollout.agents.elders=past",
-            "rollout.agents: in the first step no agent matches 'elders'. Did you mean 'elder'",
-        ),
-        ("algorithm.trained_agents=['*', seer]", "algorithm.trained_agents: in the first step no agent matches 'seer'"),
-        ("rollout.agents={villager: ghost, elder: past}", "village.py:"),
-        (
-            "rollout.agents={vilager_1: ghost, elder: past}",
-            "no pattern matches the agent 'villager_1', so that it has no model. Did you mean 'vilager_1'?",
-        ),
-    ],
-)
-def test_agents_and_patterns_that_miss_each_other_end_a_run(tmp_path: Path, setting: str, said: str) -> None:
-    conf = write_village(tmp_path)
-    more = ["astune.trainer.tasks_per_step=1", f"astune.rollout.workers={int('vilager' in setting)}"]
-    with pytest.raises(ConfigError) as caught:
-        run_job(conf, f"astune.{setting}", *more)
-    assert said in str(caught.value)
 
 
 def test_a_league_plays_each_version_of_one_model_against_each_of_the_other(
