@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
 
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
-from astune.support.chinese import localize
-from astune.support.visible import tell
+from astune.support.visible import tell_json
 
 EXAMPLES = """\
   {program} doctor                                    # what is installed here, and what is missing for what
@@ -41,14 +39,13 @@ def doctor(known: argparse.Namespace) -> int:
 
     if known.conf is None:
         findings = check_machine()
-        told = [replace(finding, what=localize(finding.what)) for finding in findings]
-        tell(to_json(findings, "")) if known.json else show(told, Console(), localize(count_ready(findings)))
+        tell_json(to_json(findings, "")) if known.json else show(findings, Console(), count_ready(findings))
         return 1 if count(findings, "fail") else 0
     with redirect_stdout(sys.stderr):
         options = {"backbone": known.backbone, "offline": known.offline, "backbones": BACKBONES}
         findings = run_checks(CheckedConfig(known.conf, known.overrides, **options))
     if known.json:
-        tell(to_json(findings, str(known.conf)))
+        tell_json(to_json(findings, str(known.conf)))
     else:
         show(findings, Console(), closing(findings))
     return 1 if count(findings, "fail") else 0

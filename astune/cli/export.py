@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
+from astune.support.chinese import localize
 from astune.support.visible import tell
 
 EXAMPLES = """\
@@ -91,8 +92,7 @@ def _export(found: Path, out: Path, merged: bool, dtype: str | None) -> int:
     from astune.backbone.local.export import export_checkpoint
 
     what = export_checkpoint(found, out, merged=merged, dtype=dtype)
-    tell(f"from    {found}")
-    tell(f"{what:8}{out}")
+    tell(localize(f"from    {found}\n{what:8}{out}"))
     return 0
 
 

@@ -21,6 +21,7 @@ from astune.cli.online import command as online
 from astune.cli.suggesting_parser import ShowVersion, SuggestingParser, add_log_level
 from astune.cli.tasks import command as tasks
 from astune.support.chinese import wants_chinese
+from astune.support.visible import keep_for_json
 
 DESCRIPTION = "Tunes AgentScope agents by reinforcement learning."
 
@@ -91,7 +92,8 @@ def parse(arguments: Sequence[str], program: str) -> tuple[Callable[[], int], in
     if arguments[0] == "doctor" and known.conf is None and (known.overrides or known.backbone):
         parser.commands["doctor"].error("--conf is missing")
     known.command_line = f"{program} {shlex.join(arguments)}"
-    return partial(known.execute, known), known.log_level
+    execute = partial(known.execute, known)
+    return partial(keep_for_json, execute) if getattr(known, "json", False) else execute, known.log_level
 
 
 def _with_command(parser: SuggestingParser, arguments: Sequence[str]) -> Sequence[str]:

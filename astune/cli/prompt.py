@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
 from astune.cli.endings import DONE, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides, add_player
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     from astune.clients.usage import Usage
@@ -54,7 +53,7 @@ def _execute(known: argparse.Namespace) -> int:
         tell("interrupted; every episode and reply so far is kept, and --resume goes on")
         return INTERRUPTED
     if known.json:
-        tell(json.dumps({"folder": str(found.folder), **found.to_json(), "prompts": dict(found.prompts)}, indent=2))
+        tell_json({"folder": str(found.folder), **found.to_json(), "prompts": dict(found.prompts)})
     else:
         show(found)
     return DONE if found.gained else LEARNED_NOTHING

@@ -9,6 +9,7 @@ from pathlib import Path
 from astune.cli.endings import DONE, FAILED, INTERRUPTED, LEARNED_NOTHING
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
+from astune.support.chinese import localize
 from astune.support.resources import tutorial_dir
 from astune.support.visible import tell
 
@@ -100,11 +101,11 @@ def run(known: argparse.Namespace) -> int:
     from astune.api.tune import run_loaded
     from astune.config.load import load_config
 
-    conf = known.conf if known.command == "run" else demo_config()
+    conf, keys = (known.conf, []) if known.command == "run" else (demo_config(), demo_keys())
     options = debug_options(known)
     if known.allow_changes:
         options["astune.allow_changes"] = True
-    loaded = load_config(conf, known.overrides, backbone=known.backbone, resume=known.resume, options=options)
+    loaded = load_config(conf, [*keys, *known.overrides], backbone=known.backbone, resume=known.resume, options=options)
     _refuse_debug_options(loaded.config.astune.backbone, options)
     again = known.command_line if "--resume" in known.command_line else f"{known.command_line} --resume"
     return EXIT_CODES[run_loaded(loaded, again, "start again without --resume").status]
@@ -123,8 +124,18 @@ def demo_config() -> Path:
     return tutorial_dir() / "math_agent" / "demo.yaml"
 
 
+def demo_keys() -> list[str]:
+    """The agent for AgentScope 1.x, where that is installed: `demo.yaml` names the one for 2.x."""
+    from astune.doctor.checks.packages import version_of
+
+    if not (version_of("agentscope") or "").startswith("1."):
+        return []
+    agent = demo_config().with_name("workflow_agentscope1.py")
+    return [f"astune.rollout.agentscope_learn_protocol={agent}:MathAgent"]
+
+
 def report(known: argparse.Namespace) -> int:
     from astune.viewer import write_report
 
-    tell(f"report  {write_report(known.run_dir)}")
+    tell(localize(f"report  {write_report(known.run_dir)}"))
     return 0

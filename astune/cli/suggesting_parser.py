@@ -74,7 +74,8 @@ class SuggestingParser(argparse.ArgumentParser):
         return known, rest
 
     def error(self, message: str) -> Any:
-        super().error(localize(self._meant(message)))
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{localize(f'{self.prog}: error: {self._meant(message)}')}\n")
 
     def _meant(self, message: str) -> str:
         if self._commands is not None and self._typed and "invalid choice" in message:

@@ -7,6 +7,7 @@ import webbrowser
 from pathlib import Path
 
 from astune.cli.suggesting_parser import Commands
+from astune.support.chinese import localize
 from astune.support.visible import tell
 
 EXAMPLES = """\
@@ -30,7 +31,7 @@ def view(known: argparse.Namespace) -> int:
         from astune.viewer.serve import serve_view
 
         def ready(address: str) -> None:
-            tell(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)", flush=True)
+            tell(localize(f"view    {address}   (reload for what the run has written since; Ctrl-C ends)"), flush=True)
             if known.open:
                 webbrowser.open(address)
 
@@ -39,7 +40,7 @@ def view(known: argparse.Namespace) -> int:
     from astune.viewer import write_view
 
     path = write_view(known.run_dir, known.out or known.run_dir / "view.html")
-    tell(f"view    {path}")
+    tell(localize(f"view    {path}"))
     if known.open:
         webbrowser.open(path.absolute().as_uri())
     return 0

@@ -5,14 +5,14 @@ yield fail("8 tasks in a step, there are 4", where="demo.yaml:12: astune.trainer
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 from rich.table import Table
 
+from astune.support.chinese import localize
 from astune.support.terminal import Console, Text
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -69,13 +69,14 @@ STYLES: dict[Level, tuple[str, str]] = {
 
 def show(findings: Sequence[Finding], console: Console, last: str) -> None:
     """One table on a terminal; elsewhere one finding after the other, in whole lines. Then the last line."""
-    rows = group_skipped(findings)
+    told = [replace(each, what=localize(each.what), fix=localize(each.fix)) for each in findings]
+    rows = group_skipped(told)
     if console.is_terminal:
         console.print(_table(rows))
     else:
         for finding in rows:
             console.out(_plain(finding), highlight=False)
-    console.print(Text(last, style="bold"), soft_wrap=True)
+    console.print(Text(localize(last), style="bold"), soft_wrap=True)
 
 
 def group_skipped(findings: Sequence[Finding]) -> list[Finding]:
@@ -131,11 +132,11 @@ def _plain(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def to_json(findings: Sequence[Finding], conf: str) -> str:
+def to_json(findings: Sequence[Finding], conf: str) -> dict[str, Any]:
     """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
     "where": ..., "fix": ...}]}`; all five are always there, as text."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
     counts = {level: count(findings, level) for level in levels}
     fields = ("check", "level", "what", "where", "fix")
     rows = [{name: getattr(finding, name) for name in fields} for finding in findings]
-    return json.dumps({"conf": conf, **counts, "findings": rows}, indent=2, ensure_ascii=False)
+    return {"conf": conf, **counts, "findings": rows}

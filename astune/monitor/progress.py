@@ -134,18 +134,18 @@ class Progress:
 
     def note(self, text: str) -> None:
         log.info("%s", text)
-        self._print(Text.assemble(("note", "yellow"), f" {text}"))
+        self._print(Text.assemble((localize("note"), "yellow"), f" {localize(text)}"))
 
     def warn(self, text: str) -> None:
         log.warning("%s", text)
-        self._print(Text.assemble(("warning", "bold yellow"), f" {text}"))
+        self._print(Text.assemble((localize("warning"), "bold yellow"), f" {localize(text)}"))
 
     def _tell_failure(self, cause: Cause | None) -> None:
         """Tells of a cause when the first episode meets it; the table at the end counts them."""
         if cause is None or len(self.causes.most) > MOST_CAUSES:
             return
         log.warning("%s: %s", cause.episode_id, cause)
-        self._print(Text.assemble(("failed", "bold red"), f" {cause.episode_id}: {cause}"))
+        self._print(Text.assemble((localize("failed"), "bold red"), f" {cause.episode_id}: {localize(str(cause))}"))
         if len(self.causes.most) == MOST_CAUSES:
             self.note("other causes of failure are counted, and not shown as they appear any more")
 

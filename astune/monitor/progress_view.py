@@ -157,7 +157,7 @@ def _pace(state: RunState) -> list[str]:
 def step_line(state: RunState, metrics: Mapping[str, float]) -> str:
     """One step as one line. Figures that were not logged are left out."""
     width = len(str(state.total_steps))
-    parts = [f"step {state.step:>{width}}/{state.total_steps}"]
+    parts = [f"step {state.step}/{state.total_steps}".ljust(len("step /") + 2 * width)]
     if "reward/mean" in metrics:
         parts.append(f"reward {metrics['reward/mean']:.3f}{_show_agents(metrics)}")
     if "success/mean" in metrics:
@@ -206,7 +206,7 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
         _add_fact(facts, f"stage {number}", show_stage(stage))
     _add_fact(facts, "episodes", Text.from_markup(localize(_episode_facts(summary))))
     for cause, count in causes:
-        _add_fact(facts, "failed", Text.assemble((f"{count:,} times ", "yellow"), str(cause)))
+        _add_fact(facts, "failed", Text.assemble((localize(f"{count:,} times"), "yellow"), " ", localize(str(cause))))
     for name, value in receipt_lines(summary["receipt"]):
         _add_fact(facts, name, value)
     shares = [
@@ -216,31 +216,30 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     if summary["judging"]:
         _add_fact(facts, "judging", show_judging(summary["judging"]))
     if summary["updates_skipped"]:
-        text = f"{summary['updates_skipped']} updates: the loss was NaN or infinite"
-        _add_fact(facts, "skipped", Text(text, "yellow"))
+        _add_fact(facts, "skipped", f"{summary['updates_skipped']} updates: the loss was NaN or infinite", "yellow")
     if any(summary["groups"].values()):
         _add_fact(facts, "signal", Text.from_markup(localize(_signal(summary["groups"]))))
     if failed_tools := show_tools(summary["tools"]):
-        _add_fact(facts, "tools", Text(localize(failed_tools), "yellow"))
+        _add_fact(facts, "tools", failed_tools, "yellow")
     if summary["blocked"]:
         lines_blocked = ", ".join(f"{place} {show_seconds(lasted)}" for place, lasted in summary["blocked"].items())
-        _add_fact(facts, "blocked", Text(f"the event loop stood still in {lines_blocked}", "yellow"))
+        _add_fact(facts, "blocked", f"the event loop stood still in {lines_blocked}", "yellow")
     if "best_checkpoint" in summary:
         _add_fact(facts, "best", show_best(summary["best_checkpoint"]))
     for name, best in summary.get("best_of_models", {}).items():
         _add_fact(facts, f"best {name}", show_best(best))
     if summary["idle_steps"]:
-        _add_fact(facts, "idle", Text(show_idle(summary), "yellow"))
+        _add_fact(facts, "idle", show_idle(summary), "yellow")
     if summary["nothing_learned"]:
-        _add_fact(facts, "nothing learned", Text(summary["nothing_learned"], "bold yellow"))
+        _add_fact(facts, "nothing learned", summary["nothing_learned"], "bold yellow")
     parts: list[RenderableType] = ["", *lines, ""]
     if summary["held_out"]:
         parts += [_make_held_out_table(summary["held_out"]), ""]
     return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts), facts)
 
 
-def _add_fact(facts: Table, name: str, value: RenderableType) -> None:
-    facts.add_row(localize(name), localize(value) if isinstance(value, str) else value)
+def _add_fact(facts: Table, name: str, value: str | Text, style: str = "") -> None:
+    facts.add_row(localize(name), Text(localize(value), style) if isinstance(value, str) else value)
 
 
 def _episode_facts(summary: Mapping[str, Any]) -> str:
@@ -288,8 +287,7 @@ def show_tasks(tasks: float, attempts: float, unjudged: float) -> str:
 
 
 def _make_held_out_table(held_out: Mapping[str, Any]) -> Table:
-    first_column, *others = map(localize, ("held-out", "before", "after", "best", "tasks"))
-    table = make_table(first_column, *others, left=(first_column,))
+    table = make_table("held-out", "before", "after", "best", "tasks", left=("held-out",))
     for decoding, row in held_out.items():
         first, last, best = (row[name] for name in ("first", "last", "best"))
         before = _show_point(row, first) if first and first["step"] == 0 else "-"

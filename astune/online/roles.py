@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger
 from astune.support.visible import tell
 
@@ -64,7 +65,7 @@ class Role:
         self.wait = min(2 * self.wait, MOST_WAIT)
         said = f"{self.name} ended with exit code {code}; it is started again in {wait:g} s"
         log.warning("%s", said)
-        tell(said, flush=True)
+        tell(localize(said), flush=True)
         return None
 
     def end(self) -> None:
@@ -96,7 +97,7 @@ def run_roles(commands: Sequence[Sequence[str]]) -> int:
                     return code
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        tell("stopping", flush=True)
+        tell(localize("stopping"), flush=True)
         return 0
     finally:
         for role in reversed(roles):

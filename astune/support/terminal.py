@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 
+from astune.support.chinese import localize
 from astune.support.visible import visible
 
 
@@ -63,7 +64,8 @@ class Text(rich.text.Text):
 
 
 def make_table(*columns: str, left: Collection[str] = (), gap: int = 3, title: str | None = None) -> Table:
-    """An empty table without lines. The columns that `left` names hold text, the others numbers; nothing is cut off."""
+    """An empty table without lines, heads in the user's language. The columns that `left` names hold text, the others
+    numbers; nothing is cut off."""
     table = Table(
         title=title,
         title_justify="left",
@@ -73,5 +75,5 @@ def make_table(*columns: str, left: Collection[str] = (), gap: int = 3, title: s
         header_style="dim",
     )
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+        table.add_column(localize(name), justify="left" if name in left else "right", overflow="fold")
     return table

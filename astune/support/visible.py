@@ -4,8 +4,8 @@ show, is written out.
     >>> print(visible("\\x1b[2Jdone\\u202e"))
     \\u001b[2Jdone\\u202e
 
-All that ASTune prints goes through here: plain lines by `tell`, log records by `make_logs_visible`, and what rich lays
-out by `astune.support.terminal`.
+All that ASTune prints goes through here: plain lines by `tell`, results for programs by `tell_json`, log records by
+`make_logs_visible`, and what rich lays out by `astune.support.terminal`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ import os
 import sys
 import unicodedata
 import warnings
-from typing import Any
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 JOINERS = "\u200c\u200d"
 """Invisible, and needed to write Persian, Hindi and emoji."""
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of control and format characters (bidi marks are of these), surrogates, and separators of lines
 and of paragraphs."""
+_FOR_JSON: ContextVar[TextIO | None] = ContextVar("for_json", default=None)
+"""Standard output, where it is kept for JSON."""
 SERVER_LINE = "%(asctime)s | %(levelname)-8s | %(name)s:%(funcName)s:%(lineno)d - %(message)s"
 
 
@@ -49,6 +54,22 @@ def _write(char: str) -> str:
 def tell(text: object = "", *, end: str = "\n", file: Any = None, flush: bool = False) -> None:
     """`print`, made visible."""
     print(visible(str(text)), end=end, file=file, flush=flush)
+
+
+def keep_for_json(command: Callable[[], int]) -> int:
+    """Run a command whose standard output another program reads: it has what `tell_json` tells, and standard error
+    has all else that is printed."""
+    kept = _FOR_JSON.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            return command()
+    finally:
+        _FOR_JSON.reset(kept)
+
+
+def tell_json(found: object, *, indent: int | None = 2) -> None:
+    """Print the result of a command as JSON."""
+    tell(json.dumps(found, indent=indent, ensure_ascii=False, default=str), file=_FOR_JSON.get())
 
 
 def mute() -> None:

@@ -37,6 +37,13 @@ def test_the_locale_decides(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "选项" in shown and "打印 JSON" in shown and "astune doctor --conf my_agent.yaml" in shown
 
 
+FIRST = (
+    "init my_agent",
+    "init --from math_agent",
+    "doctor",
+    "check-tasks --conf my_agent/agent.yaml --limit 2",
+    "tasks preview --conf my_agent/agent.yaml --show 0",
+)
 MISTAKES = (
     "run",
     "doctor --cnf x",
@@ -52,8 +59,16 @@ MISTAKES = (
     "init new --tasks nothing.jsonl",
     "init --from mth",
     "view nothing",
+    "view",
+    "export",
+    "online status --conf my_agent/agent.yaml",
+    "--conf my_agent/agent.yaml --resume",
+    "--conf my_agent/agent.yaml --backbone=vrl",
+    "--conf my_agent/agent.yaml astune.trainer.total_steps=-1",
+    "--conf my_agent/agent.yaml astune.rollout.agentscope_learn_protocol=agent.py:answr",
+    "--conf my_agent/agent.yaml astune.task_judge.judge_protocol=MathAnswerAsJuge",
 )
-NAMES_ALONE = re.compile(r"  (cd|python|astune) |ok    \w+ +\w+ \d|ok    version| +fix ")
+NAMES_ALONE = re.compile(r"  (cd|python|astune) |ok    \w+ +\w+ \d|ok    version| +fix | +[\d,]+ to |$")
 
 
 def test_what_a_newcomer_sees_first_is_chinese(
@@ -65,7 +80,7 @@ def test_what_a_newcomer_sees_first_is_chinese(
     (tmp_path / "old").mkdir()
     Path("empty.yaml").touch()
     Path("not.yaml").write_text("astune: {")
-    for typed in ("init my_agent", "init --from math_agent", "doctor", *MISTAKES):
+    for typed in (*FIRST, *MISTAKES):
         with contextlib.suppress(SystemExit):
             main(typed.split())
         out, err = capsys.readouterr()

@@ -82,7 +82,7 @@ def test_two_checkpoints_are_compared_on_the_same_tasks_with_the_same_seeds(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(job, "--checkpoint", "none", "runs/p/job", "--json", "astune.evaluation.decoding=[greedy]") == 0
-    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found["evaluated"]] == ["base", "job/step_000008"]
     row = found["compared"][0]
     assert (row["evaluation"], row["figure"], row["tasks"], row["exact"]) == ("greedy", "success", TASKS, True)
@@ -185,7 +185,7 @@ def test_each_figure_has_its_mean_its_interval_and_its_number_of_tasks(
 def test_more_than_two_are_each_compared_with_the_first(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--figures", "success", "--json", "astune.evaluation.decoding=[greedy]")
     assert evaluate(job, "--checkpoint", "none", "runs/p/job@4", "runs/p/job", *arguments) == 0
-    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    found = json.loads(capsys.readouterr().out)
     assert [row["names"] for row in found["compared"]] == [["base", f"job/step_00000{n}"] for n in (4, 8)]
     assert [row["second"]["mean"] for row in found["compared"]] == [4 / TASKS, 8 / TASKS]
     assert evaluate(job, "--checkpoint", "none", "runs/p/job@4", "runs/p/job", *arguments[:2], *arguments[3:]) == 0
@@ -205,7 +205,7 @@ def test_a_judge_that_compares_is_shown_the_attempts_of_both(job: Path, capsys: 
     settings = ("astune.evaluation.decoding=[greedy]", "astune.task_judge.judge_protocol=eval_agent.py:Larger")
     arguments = ("--checkpoint", "runs/p/job@4", "runs/p/job", "--judge-pairs", "--json", *settings)
     assert evaluate(job, *arguments) == 0
-    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    found = json.loads(capsys.readouterr().out)
     (wins,) = found["wins"]
     assert (wins["by"], wins["tasks"], wins["left_out"]) == ("judge", TASKS - 1, 1)
     assert wins["won"]["mean"] == 1.0 and wins["won"]["interval"][0] < 1.0 and wins["p"] < 0.01
@@ -364,7 +364,7 @@ def test_a_chat_api_plays_in_the_place_of_the_policy_and_its_calls_are_kept(
         priced = {"base_url": server.base_url, "model": "m", "prompt_price": 1e6, "completion_price": 0}
         named = f"astune.rollout.auxiliary_models={{six: {json.dumps(priced)}}}"
         assert evaluate(job, "--checkpoint", "six", f"{server.base_url}#other", "--json", named) == 0
-    found = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
+    found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found["evaluated"]] == ["six", f"{server.base_url}#other"]
     assert found["evaluated"][0]["figures"]["greedy"]["success"] == 6 / TASKS
     assert {body["model"] for body in server.requests} == {"m", "other"}

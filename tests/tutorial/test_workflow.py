@@ -1,11 +1,14 @@
 """The demo's agent on whichever AgentScope is installed."""
 
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+from astune.cli import main
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
+from astune.monitor import read_episodes
 from astune.plugins import load_plugin
 from astune.support.resources import tiny_model_dir, tutorial_dir
 from astune.testing import ScriptedPolicy
@@ -77,3 +80,10 @@ async def test_a_real_episode_is_one_exact_timeline_that_reads_as_the_warm_up_co
     (timeline,) = tracker.timelines()
     assert chat_format.decode(timeline.token_ids) == CONVERSATION
     assert len(timeline.token_ids) < 130
+
+
+def test_the_demo_takes_the_agent_for_the_agentscope_that_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert main(["demo", "--backbone=debug", f"astune.runs_dir={tmp_path}"]) == 0
+    (episodes,) = tmp_path.glob("*/*/episodes/debug.jsonl")
+    assert [record.episode.error for record in read_episodes(episodes)] == [None]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from astune.cli.eval.command import part_overrides
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides, add_player
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 EXAMPLES = """\
   {program} compare --conf my_agent.yaml --prompts runs/p/n-prompts --checkpoint runs/p/n
@@ -59,7 +58,7 @@ def _execute(known: argparse.Namespace) -> int:
         tell("interrupted; every episode that ended is kept, and the same command goes on")
         return INTERRUPTED
     if known.json:
-        tell(json.dumps(found.to_json(), indent=2))
+        tell_json(found.to_json())
     else:
         found.print(Console())
         tell(f"folder  {found.folder}")

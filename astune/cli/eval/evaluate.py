@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from astune.config.load import load_config
 from astune.errors import AstuneError, ConfigError
 from astune.monitor.run_dir import RunDir
 from astune.support.terminal import Console
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 from astune.training.standalone import read_played
 from astune.viewer import write_report
 
@@ -84,7 +83,7 @@ def play_league(
         tell(STOPPED)
         return INTERRUPTED
     if as_json:
-        tell(json.dumps(found.as_dict(), indent=2))
+        tell_json(found.as_dict())
     else:
         found.print(Console())
         tell(f"report  {found.report}")
@@ -94,7 +93,7 @@ def play_league(
 def _report_models(found: SelectedModel, shown: Shown) -> int:
     evaluated = choose_figures(found.selection.contest.played.values(), shown.figures)
     if shown.as_json:
-        tell(json.dumps(found.as_dict() | as_json(evaluated, ()), indent=2))
+        tell_json(found.as_dict() | as_json(evaluated, ()))
     else:
         console = Console()
         console.print(overview_table(evaluated))
@@ -117,7 +116,7 @@ def compare_folders(folders: Sequence[Path], shown: Shown, unused: Sequence[str]
 
 def _report(found: EvaluatedModels, shown: Shown, *, reports: bool = True) -> int:
     if shown.as_json:
-        tell(json.dumps(found.as_dict(), indent=2))
+        tell_json(found.as_dict())
     else:
         found.print(Console())
     for folder in found.folders if reports and not shown.as_json else ():

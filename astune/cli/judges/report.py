@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections import defaultdict
@@ -36,7 +35,7 @@ from astune.judging.rows import (
 )
 from astune.rollout.verdict import ask_group, verdict_or_error
 from astune.support.terminal import Console
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 from astune.task_judge import GroupJudge, Judge, TaskJudges, make_judge
 from astune.task_judge.judge_base import AT_ONCE
 from astune.task_judge.registry import import_registered, load_judge
@@ -73,7 +72,7 @@ def judge_report(known: argparse.Namespace) -> int:
         outcomes=tuple(tuple(outcomes) for _, outcomes in judged),
     )
     if known.json:
-        tell(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+        tell_json(report.to_json())
     else:
         show_report(report)
     if out is not None:

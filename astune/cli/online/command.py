@@ -9,6 +9,7 @@ from astune.cli.endings import DONE
 from astune.cli.online import backup, compare, held, release, stored, train, ui, versions
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import explain_missing
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger, open_log
 from astune.support.visible import log_as_server, tell
 
@@ -62,13 +63,13 @@ def serve(known: argparse.Namespace) -> int:
 
     def ready(url: str) -> None:
         lines = "\n".join(banner(config, model, url))
-        tell(lines, flush=True)
+        tell(localize(lines), flush=True)
         log.info("%s", lines)
 
     try:
         serve_online(config, model, ready)
     except KeyboardInterrupt:
-        tell("stopped; all that was answered is in the store")
+        tell(localize("stopped; all that was answered is in the store"))
     return DONE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from astune.cli.online.stored import add_store, config_of, feedback_rules, open_store
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
-from astune.support.visible import tell
+from astune.support.visible import tell_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +55,7 @@ def _compare(known: argparse.Namespace) -> int:
             else:
                 found = figures_of(connection, load_release(connection, first, second).id, said)
     if known.json:
-        tell(json.dumps(asdict(found), indent=1))
+        tell_json(asdict(found))
         return 0
     from astune.support.terminal import Console, Text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from astune.cli.online.stored import config_of, feedback_rules, open_store
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -63,7 +62,7 @@ def _review_held(known: argparse.Namespace) -> int:
             rows = database.write(decide)
     if known.json:
         for row in rows:
-            tell(json.dumps(asdict(row), ensure_ascii=True))
+            tell_json(asdict(row), indent=None)
     else:
         _show_held(rows)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 from astune.cli.endings import DONE
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger, open_log
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     from astune.online.store.releases import Release
@@ -25,7 +25,7 @@ def add_actions(actions: Commands) -> None:
     release = actions.add_parser("release", help="bring new versions to the users stage by stage, until it is stopped")
     release.set_defaults(execute=_release)
     gate = actions.add_parser("gate", help="play the held-out tasks with two versions, as a release does first")
-    gate.set_defaults(execute=_gate)
+    gate.set_defaults(execute=_gate, json=True)
     gate.add_argument("champion", metavar="vN", help="a version: v7, its name or an alias")
     gate.add_argument("challenger", metavar="vM", help="the other one")
     gate.add_argument("--out", type=Path, metavar="FOLDER", help="default: gate/vN-vM in the folder of the service")
@@ -57,16 +57,16 @@ def _release(known: argparse.Namespace) -> int:
         line = "no version waits for a release" if release is None else f"release {describe(release)}"
         if line != last[0]:
             last[0] = line
-            tell(line, flush=True)
+            tell(localize(line), flush=True)
             log.info("%s", line)
 
     gate = ChildGate(["--conf", str(known.conf), *known.overrides], folder, config.astune.online.release.alpha)
     with closing(open_database(store_url(config))) as database:
-        tell(f"releasing the versions of {folder}", flush=True)
+        tell(localize(f"releasing the versions of {folder}"), flush=True)
         try:
             Releaser(config, database, gate).run(tell_change)
         except KeyboardInterrupt:
-            tell("stopped; an open release stays as it is, and its users keep their versions")
+            tell(localize("stopped; an open release stays as it is, and its users keep their versions"))
     return DONE
 
 
@@ -102,5 +102,5 @@ def _gate(known: argparse.Namespace) -> int:
             to = out / name
             first = play(loaded.config, ready, candidate, evaluations, engine, to, as_model=as_model, beside=first)
     found = judge_gate(out, rules.alpha)
-    tell(json.dumps({"verdict": found.verdict, "compared": list(found.lines), "folder": str(out)}, indent=1))
+    tell_json({"verdict": found.verdict, "compared": list(found.lines), "folder": str(out)})
     return DONE

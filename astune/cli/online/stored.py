@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, explain_missing
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -140,7 +139,7 @@ def _trace(known: argparse.Namespace) -> int:
         with database.reading() as connection:
             found = trace(connection, known.id)
     if known.json:
-        tell(json.dumps(asdict(found), indent=1, ensure_ascii=True))
+        tell_json(asdict(found))
     else:
         show(found)
     return 0
@@ -160,7 +159,7 @@ def _delete(known: argparse.Namespace) -> int:
         whose = DeletionScope(known.user, known.conversation, None if age is None else now - age, known.with_rated)
         done = delete(database, whose, role="command", now=now)
     if known.json:
-        tell(json.dumps(asdict(done), indent=1))
+        tell_json(asdict(done))
         return 0
     tell(
         f"deleted: {done.conversations} conversations with {done.requests} answers, {done.feedback} feedback; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,9 +12,10 @@ from astune.cli.endings import DONE
 from astune.cli.online.stored import add_store, open_store
 from astune.cli.suggesting_parser import Commands, add_conf, add_overrides
 from astune.errors import ConfigError
+from astune.support.chinese import localize
 from astune.support.concurrency import run_and_leave
 from astune.support.run_log import file_logger, open_log
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     from astune.config.load import LoadedConfig
@@ -71,12 +71,12 @@ def _train(known: argparse.Namespace) -> int:
                 tell(line_of(row), flush=True)
                 committed.info("%s", line_of(row))
 
-        tell(f"training the versions of {folder}\n{header()}", flush=True)
+        tell(localize(f"training the versions of {folder}\n{header()}"), flush=True)
         with closing(log):
             try:
                 run_and_leave(trainer.run(tell_commit))
             except KeyboardInterrupt:
-                tell("stopped; what was rated waits in the store")
+                tell(localize("stopped; what was rated waits in the store"))
     return DONE
 
 
@@ -104,7 +104,7 @@ def _commit(known: argparse.Namespace) -> int:
         with database.writing() as connection:
             number = commits.ask(connection, "hand", now, Wanted(known.task, known.run))
             audit.say(connection, "command", "commit asked", str(number), now=now)
-    tell(json.dumps({"commit": number}) if known.json else f"commit {number} waits for the trainer")
+    tell_json({"commit": number}) if known.json else tell(f"commit {number} waits for the trainer")
     return DONE
 
 
@@ -113,7 +113,7 @@ def _status(known: argparse.Namespace) -> int:
         from astune.online.training.log import status_of
 
         found = status_of(database, time.time())
-    tell(json.dumps(found.to_json(), indent=1) if known.json else "\n".join(_status_lines(found)))
+    tell_json(found.to_json()) if known.json else tell(localize("\n".join(_status_lines(found))))
     return DONE
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,7 +15,7 @@ from astune.cli.online.stored import add_store, config_of, open_store
 from astune.cli.suggesting_parser import Commands
 from astune.errors import ConfigError, explain_missing
 from astune.support.concurrency import run_and_leave
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -65,7 +64,7 @@ def add_actions(actions: Commands) -> None:
 
 
 def _say(known: argparse.Namespace, found: Mapping[str, Any], *lines: str) -> int:
-    tell(json.dumps(found, indent=1, ensure_ascii=True) if known.json else "\n".join(lines))
+    tell_json(found) if known.json else tell("\n".join(lines))
     return DONE
 
 

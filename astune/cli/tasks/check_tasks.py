@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -31,8 +30,9 @@ from astune.config.load import load_config
 from astune.config.rules import ASKS_MODELS
 from astune.config.schema import AstuneConfig
 from astune.errors import ConfigError, TaskError
+from astune.support.chinese import localize
 from astune.support.terminal import Console
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 from astune.task_judge import TaskJudges
 from astune.task_judge.registry import import_registered
 from astune.task_reader.task_reader_base import SPLITS, Split
@@ -77,12 +77,12 @@ def check_tasks(conf: Path, overrides: Sequence[str], split: str, limit: int | N
         chosen = _choose(by_judge(tasks, config.task_judge), tasks, results)
         wrong = [wrong_answers(judged) for judged in chosen]
         for line in _announce_calls(chosen, wrong):
-            tell(line, file=sys.stderr)
+            tell(localize(line), file=sys.stderr)
         asyncio.run(_run(chosen, wrong, results))
     if as_json:
-        tell(json.dumps(_to_json(conf, results), indent=2, ensure_ascii=False))
+        tell_json(_to_json(conf, results))
     else:
-        tell("\n".join(_report(results)))
+        tell(localize("\n".join(_report(results))))
     return 1 if results.failing else 0
 
 
@@ -166,7 +166,7 @@ def _report(results: _Results) -> list[str]:
         wrong = counts["wrong"]
         lines.append(f"{kind:<24}{counts['pass']:>8}{counts['fail']:>8}{counts['error']:>12}{mark if wrong else ''}")
     if untried := [kind for kind in KINDS if kind not in _counts(results)]:
-        lines.append(f"not tried, as no task has a reference that suits: {', '.join(untried)}")
+        lines.append(f"not tried, as no task has a reference that suits: {', '.join(map(localize, untried))}")
     failing = results.failing
     if failing:
         lines.append("")

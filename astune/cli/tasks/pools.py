@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from astune.algorithm.curriculum import POOLS, Memory, TaskRecord
 from astune.errors import ConfigError
 from astune.monitor import RunDir
 from astune.monitor.metrics import read_metrics
-from astune.support.visible import tell
+from astune.support.visible import tell, tell_json
 from astune.viewer.page import check_run
 
 MOST_STEPS = 12
@@ -36,7 +35,7 @@ def show_pools(path: Path, show: int, as_json: bool) -> int:
     if as_json:
         by_step = [{"step": row["step"], **{pool: int(row[f"curriculum/{pool}"]) for pool in POOLS}} for row in steps]
         tasks = [{"pool": record.pool, **record._asdict()} for _, record in records]
-        tell(json.dumps({"steps": by_step, "tasks": tasks}, indent=2, ensure_ascii=False))
+        tell_json({"steps": by_step, "tasks": tasks})
         return 0
     tell("\n".join((*_steps(steps), "", *_tasks(known, show, checkpoint))))
     return 0

@@ -19,8 +19,9 @@ from astune.config.schema import AstuneConfig
 from astune.config.tasks import TaskReaderConfig
 from astune.context_tracker.model_dir import load_chat_format, resolve_base_dir
 from astune.errors import AstuneError, ConfigError, TaskError
+from astune.support.chinese import localize
 from astune.support.terminal import Console, Text
-from astune.support.visible import tell
+from astune.support.visible import tell_json
 from astune.task_reader.held_out import world_of
 from astune.task_reader.huggingface import TableRows
 from astune.task_reader.table_reader import TableTasks
@@ -82,7 +83,7 @@ def preview(conf: Path, overrides: Sequence[str], show: int, as_json: bool) -> i
             {split: _nulls(sets.of(split)) for split in SPLITS},
         )
     if as_json:
-        tell(json.dumps(_to_json(conf, found), indent=2, ensure_ascii=False, default=str))
+        tell_json(_to_json(conf, found))
     else:
         _print(found)
     return 1 if stops else 0
@@ -141,14 +142,14 @@ def _join_text(task: Task) -> str:
 def _print(found: _Preview) -> None:
     console = Console()
     for split in SPLITS:
-        console.print(Text(_count_line(split, found.sets.of(split)), style="bold"), soft_wrap=True)
+        console.print(Text(localize(_count_line(split, found.sets.of(split))), style="bold"), soft_wrap=True)
         for one in found.shown[split]:
             console.print(Panel(Text(_render_task(one)), title=Text(f"{one.task.task_id}  {_here(one.task.place)}")))
         for line in (*_histogram(found.lengths[split]), *_explain_nulls(found.nulls[split])):
-            console.print(Text(line), soft_wrap=True)
+            console.print(Text(localize(line)), soft_wrap=True)
         console.print()
     for line in _problems(found.sets, found.stops):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(localize(line)), soft_wrap=True)
 
 
 def _count_line(split: Split, tasks: TaskSet) -> str:

@@ -22,6 +22,7 @@ from astune.backbone.debug.views.tables import (
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.calls import Answer, Call
 from astune.monitor.words import LEFT_OUT, UNREAD
+from astune.support.chinese import localize
 from astune.support.run_log import file_logger
 from astune.support.terminal import Console, Text
 from astune.support.user_code import own_line_first, part_of_astune
@@ -95,7 +96,7 @@ class Screen:
             self._print_text(user_traceback(error.traceback), "red")
         if episode.timelines:
             self.console.print(Padding(make_timelines_table(episode.timelines), (1, 0, 0, 2), expand=False))
-        self.console.print(Text(f"  recorded in {origin}", style="dim"), soft_wrap=True)
+        self.console.print(Text(localize(f"  recorded in {origin}"), style="dim"), soft_wrap=True)
 
     def show_replay(self, difference: str | None) -> None:
         """Show the difference of a replay to its recording; None where there is none."""
@@ -146,23 +147,24 @@ class Screen:
     def _print_verdict(self, episode: Episode) -> None:
         verdict = episode.verdict
         if verdict is None:
-            self._print_field("verdict", "none: the episode was not judged and would not be trained on", "yellow")
+            none = "none: the episode was not judged and would not be trained on"
+            self._print_field("verdict", localize(none), "yellow")
             return
         none = ", undecided" if verdict.undecided else ""
         passed = {True: ", passed", False: ", not passed", None: none}[verdict.passed]
         reason = f": {verdict.reason}" if verdict.reason else ""
         by = f" (by {verdict.judged_by})" if verdict.judged_by else ""
-        self._print_field("verdict", f"reward {verdict.reward:g}{passed}{reason}{by}", "bold")
+        self._print_field("verdict", f"{localize(f'reward {verdict.reward:g}{passed}')}{reason}{localize(by)}", "bold")
 
     def _print_heading(self, name: str, facts: str) -> None:
         self.console.print()
-        self.console.print(Text.assemble((name, "bold cyan"), "  ", (facts, "dim")))
+        self.console.print(Text.assemble((localize(name), "bold cyan"), "  ", (localize(facts), "dim")))
 
     def _print_field(self, name: str, value: str, style: str = "") -> None:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(min_width=9)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(name, style="dim"), Text(value, style=style))
+        grid.add_row(Text(localize(name), style="dim"), Text(value, style=style))
         self.console.print(Padding(grid, (0, 0, 0, 2), expand=False))
 
     def _print_text(self, text: str, style: str) -> None:
@@ -171,7 +173,7 @@ class Screen:
         print_indented(self.console, shown)
 
     def _print_line(self, text: str, style: str) -> None:
-        self.console.print(Text(text, style=style))
+        self.console.print(Text(localize(text), style=style))
 
 
 def print_indented(console: Console, text: Text, by: int = 2) -> None:
