@@ -35,7 +35,7 @@ def test_standard_output_has_the_json_alone(
     for each in commands_of(parser):
         each.set_defaults(execute=_loud)
     monkeypatch.setattr(importlib.import_module("astune.cli.parse"), "make_parser", lambda program: parser)
-    needed = [action for action in command._actions if action.required]
+    needed = [action for action in command._actions if action.required and action.nargs != "*"]
     needed += [group._group_actions[0] for group in command._mutually_exclusive_groups if group.required]
     given = [word for action in needed for word in (*action.option_strings[:1], "1")]
     assert astune.cli.main([*command.prog.split()[1:], *given, "--json"]) == 0

@@ -68,7 +68,7 @@ def _train(known: argparse.Namespace) -> int:
 
         def tell_commit(_: CommitRow) -> None:
             for row in log.catch_up():
-                tell(line_of(row), flush=True)
+                tell(localize(line_of(row)), flush=True)
                 committed.info("%s", line_of(row))
 
         tell(localize(f"training the versions of {folder}\n{header()}"), flush=True)

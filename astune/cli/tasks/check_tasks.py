@@ -157,8 +157,8 @@ async def _run(chosen: Sequence[JudgedTasks], wrong: Sequence[WrongAnswers], res
 def _report(results: _Results) -> list[str]:
     lines = []
     for judged, wording, done in results.done:
-        written = "as they are" if wording == "{}" else f"as in {wording.format('42')}"
-        lines.append(f"{judged.title.replace(f'{Path.cwd()}/', '')}: {_count(done)}, answers written {written}")
+        written = f"answers written as in {wording.format('42')}" if wording != "{}" else "answers written as they are"
+        lines.append(f"{judged.title.replace(f'{Path.cwd()}/', '')}: {_count(done)}, {written}")
     lines += [f"left out: {_count(of)}: {why}" for why, of in results.left_out]
     lines += ["", f"{'':<24}{'passes':>8}{'fails':>8}{'no verdict':>12}"]
     for kind, counts in _counts(results).items():

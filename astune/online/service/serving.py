@@ -212,12 +212,12 @@ def banner(config: Config, model: Model, url: str) -> list[str]:
     """The lines that are printed when the service is ready."""
     tokens = ", ".join(config.astune.online.serve.tokens)
     return [
-        f"serves   {model.name} at {url}/v1, OpenAI-compatible",
-        f"store    {show_url(store_url(config))}",
-        f"tokens   {f'asked for: {tokens}' if tokens else 'none: this machine alone can come in'}",
-        f'feedback POST {url}/feedback {{"msg_ids": ["chatcmpl-..."], "reward": 1.0}}',
-        f"compare  {url}{COMPARE_PATH} shows people two answers",
-        f"astune   {__version__}",
+        f"serves    {model.name} at {url}/v1, OpenAI-compatible",
+        f"store     {show_url(store_url(config))}",
+        f"access    {f'tokens asked for: {tokens}' if tokens else 'this machine alone, without tokens'}",
+        f'feedback  POST {url}/feedback {{"msg_ids": ["chatcmpl-..."], "reward": 1.0}}',
+        f"compare   {url}{COMPARE_PATH} shows people two answers",
+        f"astune    {__version__}",
     ]
 
 

@@ -152,10 +152,11 @@ def why_nothing(plan: Plan, data: CommitData, done: CommitUpdates, rules: Commit
             f"astune.online.commit.max_kl of {rules.max_kl:g}"
         )
     if data.authors:
+        authors = f"{len(data.authors)} author{'s' * (len(data.authors) != 1)}"
         return (
-            f"what there is to learn from is of {len(data.authors)} authors, and a version is made from "
-            f"{authors_needed(rules)} or more: of nobody comes more of it than astune.online.commit.most_per_author, "
-            f"{rules.most_per_author:g} (1: no limit)"
+            f"what there is to learn from is of {authors}, and a version is made from {authors_needed(rules)} or more: "
+            f"of nobody comes more of it than astune.online.commit.most_per_author, {rules.most_per_author:g} "
+            "(1: no limit)"
         )
     if data.left_out:
         found = Counter(data.left_out.values())

@@ -23,7 +23,7 @@ def start(folder: Path) -> tuple[subprocess.Popen, str]:
     command = [sys.executable, "-m", "astune", "online", "serve", "--conf", str(conf)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
-    assert line.startswith("serves   tiny at http://127.0.0.1:")
+    assert line.startswith("serves    tiny at http://127.0.0.1:")
     return process, line.split()[3].removesuffix("/v1,")
 
 

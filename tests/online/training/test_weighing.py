@@ -151,7 +151,7 @@ def test_what_one_user_alone_says_waits_for_others_and_says_so(database: Databas
     row = world.commit()
     assert row.state == "empty" and row.figures is not None
     assert row.figures["waiting/for_other_authors"] == 12.0
-    assert "is of 1 authors, and a version is made from 8 or more" in str(row.figures["why"])
+    assert "is of 1 author, and a version is made from 8 or more" in str(row.figures["why"])
     assert {each["state"] for each in world.rows(tables.feedback)} == {"counts"}
     for number in range(7):
         world.rate(number**2 / 36)
