@@ -210,7 +210,9 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     for name, value in receipt_lines(summary["receipt"]):
         _add_fact(facts, name, value)
     shares = [
-        f"{name} {show_seconds(value)} ({100 * value / total:.0f} %)" for name, value in seconds.items() if value > 0
+        f"{localize(name)} {show_seconds(value)} ({100 * value / total:.0f} %)"
+        for name, value in seconds.items()
+        if value > 0
     ]
     _add_fact(facts, "time", ", ".join(shares))
     if summary["judging"]:
@@ -306,4 +308,5 @@ def _show_point(row: Mapping[str, Any], point: Mapping[str, float] | None) -> st
 def _show_with_interval(row: Mapping[str, Any], point: Mapping[str, float]) -> str:
     if "low" not in point:
         return _show_point(row, point)
-    return f"{_show_point(row, point)} ({show_interval(row['figure'], point['low'], point['high'])})"
+    interval = f"({show_interval(row['figure'], point['low'], point['high'])})"
+    return f"{_show_point(row, point)} {localize(interval)}"
