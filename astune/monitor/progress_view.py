@@ -240,7 +240,7 @@ def final_table(report: RunReport, causes: Sequence[tuple[Cause, int]] = ()) -> 
     return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts), facts)
 
 
-def _add_fact(facts: Table, name: str, value: str | Text, style: str = "") -> None:
+def _add_fact(facts: Table, name: str, value: RenderableType, style: str = "") -> None:
     facts.add_row(localize(name), Text(localize(value), style) if isinstance(value, str) else value)
 
 
