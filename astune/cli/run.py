@@ -101,7 +101,8 @@ def run(known: argparse.Namespace) -> int:
     from astune.api.tune import run_loaded
     from astune.config.load import load_config
 
-    conf, keys = (known.conf, []) if known.command == "run" else (demo_config(), demo_keys())
+    conf = known.conf if known.command == "run" else demo_config()
+    keys = [] if known.command == "run" else demo_keys()
     options = debug_options(known)
     if known.allow_changes:
         options["astune.allow_changes"] = True
