@@ -136,7 +136,6 @@ def to_json(findings: Sequence[Finding], conf: str) -> dict[str, Any]:
     """`{"conf": ..., "fail": 1, "warn": 0, "ok": 9, "skip": 0, "findings": [{"check": ..., "level": ..., "what": ...,
     "where": ..., "fix": ...}]}`; all five are always there, as text."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
-    counts = {level: count(findings, level) for level in levels}
     counts: dict[str, int] = {level: count(findings, level) for level in levels}
     rows = [{name: getattr(finding, name) for name in fields} for finding in findings]
     return {"conf": conf, **counts, "findings": rows}
