@@ -137,5 +137,6 @@ def to_json(findings: Sequence[Finding], conf: str) -> dict[str, Any]:
     "where": ..., "fix": ...}]}`; all five are always there, as text."""
     levels: tuple[Level, ...] = ("fail", "warn", "ok", "skip")
     counts: dict[str, int] = {level: count(findings, level) for level in levels}
+    fields = ("check", "level", "what", "where", "fix")
     rows = [{name: getattr(finding, name) for name in fields} for finding in findings]
     return {"conf": conf, **counts, "findings": rows}
