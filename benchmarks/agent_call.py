@@ -165,7 +165,7 @@ async def bare(calls: int) -> None:
 async def tuned(calls: int, chat_format: ChatFormat) -> None:
     policy, sampling = AtOnce(calls, chat_format), Sampling(max_tokens=256)
     tracker = ContextTracker(policy, chat_format, sampling, max_turns=calls + 1, seed=1)
-    tuner = Tuner(Task("t", QUESTION), "b/t/0", tracker, chat_format, CONTEXT)
+    tuner = Tuner(Task("t", QUESTION), "b/t/0", tracker)
     try:
         await ask(tuner.model(), calls)
     finally:

@@ -128,7 +128,7 @@ async def serve_tracker(sessions: int) -> tuple[list[str], Callable[[], int]]:
     for session in range(sessions):
         policy = ScriptedPolicy(lambda prompt: ANSWER, chat_format)
         tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=256), max_turns=10**9, seed=session)
-        tuner = Tuner(Task("task", "?"), f"benchmark/{session}", tracker, chat_format, policy.context_length)
+        tuner = Tuner(Task("task", "?"), f"benchmark/{session}", tracker)
         trackers.append(tracker)
         urls.append(tuner.base_url())
     return urls, lambda: sum(len(tracker.turns) for tracker in trackers)

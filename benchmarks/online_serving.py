@@ -70,7 +70,7 @@ def serve_gateway(policy: Policy, chat_format: ChatFormat, sessions: int) -> tup
     trackers, urls = [], []
     for session in range(sessions):
         tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=TOKENS), max_turns=10**9, seed=session)
-        tuner = Tuner(Task("task", "?"), f"benchmark/{session}", tracker, chat_format, policy.context_length)
+        tuner = Tuner(Task("task", "?"), f"benchmark/{session}", tracker)
         trackers.append(tracker)
         urls.append(tuner.base_url())
     return urls, lambda: sum(len(tracker.turns) for tracker in trackers)

@@ -179,7 +179,7 @@ def _check_models(stack: _Stack, config: Config, rules: Rules) -> None:
     known = {*rules(config)} if config.astune.models else set()
     for name, model in config.astune.models.items():
         key = f"astune.models.{name}"
-        for problem in own_key_problems(name, model):
+        for problem in own_key_problems(config.astune, name):
             stack.problem(*problem)
         if model.past_of is not None:
             continue  # it has nothing of its own that could be wrong

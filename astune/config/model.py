@@ -3,10 +3,9 @@ several of them in one run, each with what is its own laid over what is the run'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NaiveDatetime, PositiveInt, model_validator
+from pydantic import Field, NaiveDatetime, PositiveInt
 
 from astune.config.section import LaidOver, Located, OnTrinity, OnVerl, Section, fate
 
@@ -204,8 +203,13 @@ class ModelConfig(Section):
 
 
 class NamedModelConfig(Section):
-    """One of several models: an adapter over the base that all have in common."""
+    """One of several models: an adapter over a base, which those of one path have in common, or a whole model."""
 
+    path: Annotated[str | None, Located("folder")] = Field(
+        None,
+        description="weights, tokenizer and chat template of its own, as astune.model.path; null: those there. All "
+        "weights are trained where lora.rank is null",
+    )
     frozen: bool = Field(False, description="it answers, and is never trained")
     start_from: Annotated[str | None, Located("folder")] = Field(
         None,
@@ -235,13 +239,3 @@ class NamedModelConfig(Section):
     @property
     def learns(self) -> bool:
         return not self.frozen and self.past_of is None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _shares_the_base(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and (own := {"path", "base"} & value.keys()):
-            raise ValueError(
-                f"no {own.pop()!r}: the models of a run are adapters over one base, astune.model.path, as one sampler "
-                "answers for all of them; start_from names an adapter, and other weights need a run of their own"
-            )
-        return value

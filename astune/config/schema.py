@@ -154,8 +154,9 @@ class AstuneConfig(Section):
     )
     models: dict[str, NamedModelConfig] = Field(
         default_factory=dict,
-        description="several models in one run, by name: adapters over astune.model, each with a learning of its own; "
-        "keys of each: frozen, start_from, lora, trainer, algorithm, past_of, size, every, draw; empty: the one model",
+        description="several models in one run, by name: adapters over astune.model, or whole ones, each with a "
+        "learning of its own; keys of each: path, frozen, start_from, lora, trainer, algorithm, past_of, size, every, "
+        "draw; empty: the one model",
         json_schema_extra=fate(
             OnTrinity(
                 unsupported="Trinity trains one model, and its servers answer with that one; take the key out and have "

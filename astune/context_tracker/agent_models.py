@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, nearest
 
 
@@ -26,6 +27,8 @@ class AgentModels:
     drawn: Mapping[str, str] = field(default_factory=dict)
     trained_agents: Sequence[str] = ("*",)
     redrawn: str | None = None
+    formats: Mapping[str, ChatFormat] = field(default_factory=dict)
+    """The chat format of each model; empty where all have the run's."""
 
     @property
     def names(self) -> tuple[str | None, ...]:
@@ -35,6 +38,11 @@ class AgentModels:
     def name(self, source: str | None) -> str:
         """The name of the model that a source is; empty for the only one, and for what is none of them."""
         return source if source is not None and source in self.trained else ""
+
+    def find_length(self, name: str | None, longest: int) -> int:
+        """Find the context length of a model where that of the longest is given."""
+        own = self.formats.get(name or "")
+        return longest if own is None else min(longest, own.context_length or longest)
 
     def is_trained(self, agent: str, name: str | None) -> bool:
         """Tell whether the turns of an agent that runs on the model `name` are trained."""

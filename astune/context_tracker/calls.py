@@ -89,6 +89,8 @@ class Call:
     """True if the agent is trained: it is not frozen by `trainable=False`, nor on a model that is never trained."""
     source: str | None
     """The auxiliary model, or the one of several that the policy has; None is the policy's only one."""
+    chat_format: ChatFormat
+    """That of the model, of an auxiliary one the policy's."""
     model: str = ""
     """The one of several models that the policy is asked for (`Turn.model`)."""
 
@@ -117,16 +119,16 @@ class PolicySource:
 
     is_policy = True
 
-    def __init__(self, policy: Policy, chat_format: ChatFormat) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._format = chat_format
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
-        return read_answer(self._format, call, await self._policy.generate(call.prompt.ids, sampling))
+        return read_answer(call, await self._policy.generate(call.prompt.ids, sampling))
 
 
-def read_answer(chat_format: ChatFormat, call: Call, generation: Generation) -> Answer:
+def read_answer(call: Call, generation: Generation) -> Answer:
     """Read sampled tokens as the answer that the agent gets: its text up to the first stop text, its tool calls."""
+    chat_format = call.chat_format
     text, shown = _cut_at_stop(chat_format, call.request, generation.output_ids)
     message = _assistant_message(_parse(chat_format, call, call.prompt.answer_start + text))
     return Answer(

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from astune.config.chat_models import AuxiliaryModelConfig
 from astune.context_tracker.calls import Answer, Call, ChatRequest, is_unread
 from astune.context_tracker.prompt.builder import Prompt
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.encoding import LONG_TEXT
 from astune.context_tracker.write_answer import write_after
 from astune.errors import WorkflowError
@@ -45,21 +44,19 @@ _MOST_SEED = 2**31
 class ChatSource:
     """A chat API as a source of answers. Policy versions are not known: its turns say 0."""
 
-    def __init__(self, client: ChatClient, chat_format: ChatFormat, *, allow_inexact: bool) -> None:
+    def __init__(self, client: ChatClient, *, allow_inexact: bool) -> None:
         self._client = client
-        self._format = chat_format
         self._allow_inexact = allow_inexact
         self.is_policy = isinstance(client.config, AuxiliaryModelConfig) and client.config.trainable
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
-        request, prompt = call.request, call.prompt
-        reply = await self._client.complete(self._body(request, prompt, sampling))
-        given = self._read_given_ids(reply, request, prompt)
+        reply = await self._client.complete(self._body(call.request, call.prompt, sampling))
+        given = self._read_given_ids(reply, call)
         if given is not None:
             return given
         if len(reply.message["content"] or "") > LONG_TEXT:
-            return await asyncio.to_thread(self._make_from_text, reply, request, prompt)
-        return self._make_from_text(reply, request, prompt)
+            return await asyncio.to_thread(self._make_from_text, reply, call)
+        return self._make_from_text(reply, call)
 
     def _body(self, request: ChatRequest, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         """Write the request in OpenAI's shape. A policy that is served elsewhere gets the run's sampling and the
@@ -82,19 +79,17 @@ class ChatSource:
             body["tools"] = list(request.tools)
         return body | _force_fields(request)
 
-    def _read_given_ids(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer | None:
+    def _read_given_ids(self, reply: ChatReply, call: Call) -> Answer | None:
         """Read the answer from the tokens that the API gave; None if it gave none of our vocabulary."""
+        request, prompt, chat_format = call.request, call.prompt, call.chat_format
         if not self.is_policy or reply.prompt_ids is None or reply.output_ids is None:
             return None
-        if (
-            self._format.foreign_id(reply.prompt_ids) is not None
-            or self._format.foreign_id(reply.output_ids) is not None
-        ):
+        if any(chat_format.foreign_id(ids) is not None for ids in (reply.prompt_ids, reply.output_ids)):
             return None
-        if (reply.message["content"] or "").strip() not in self._format.decode(reply.output_ids):
+        if (reply.message["content"] or "").strip() not in chat_format.decode(reply.output_ids):
             return None
         # The server's template may drop what ours writes: what it trains on must say what the agent sent.
-        self._format.check_said(self._format.decode(reply.prompt_ids), request.messages, request.tools)
+        chat_format.check_said(chat_format.decode(reply.prompt_ids), request.messages, request.tools)
         known = reply.logprobs is not None and len(reply.logprobs) == len(reply.output_ids)
         return Answer(
             message=reply.message,
@@ -104,37 +99,39 @@ class ChatSource:
             policy_version=0,
             finish_reason=reply.finish_reason,
             excluded=FORCED if request.force is not None else None if known else NO_LOGPROBS,
-            unread=is_unread(self._format, request, reply.message),
+            unread=is_unread(chat_format, request, reply.message),
             usage=reply.usage,
         )
 
-    def _make_from_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> Answer:
+    def _make_from_text(self, reply: ChatReply, call: Call) -> Answer:
         """Make the answer's tokens from its text."""
-        ids = self._format.encode(self._write_text(reply, request, prompt))
-        known = reply.logprobs is not None and [self._format.decode([token]) for token in ids] == [
+        request, chat_format = call.request, call.chat_format
+        ids = chat_format.encode(_write_text(reply, call))
+        known = reply.logprobs is not None and [chat_format.decode([token]) for token in ids] == [
             text for text, _ in reply.logprobs
         ]
         allowed = self.is_policy and self._allow_inexact
         return Answer(
             message=reply.message,
-            prompt_ids=prompt.ids,
+            prompt_ids=call.prompt.ids,
             output_ids=ids,
             logprobs=_values(reply, len(ids), known),
             policy_version=0,
             finish_reason=reply.finish_reason,
             exact=False,
             excluded=INEXACT if not allowed else FORCED if request.force else None if known else NO_LOGPROBS,
-            unread=self.is_policy and is_unread(self._format, request, reply.message),
+            unread=self.is_policy and is_unread(chat_format, request, reply.message),
             usage=reply.usage,
         )
 
-    def _write_text(self, reply: ChatReply, request: ChatRequest, prompt: Prompt) -> str:
-        """Write the answer as the template does. If the template does not write it after the prompt, as one that opens
-        reasoning there, the text is the answer's content."""
-        close = "" if reply.finish_reason == "length" else self._format.close_token or ""
-        plain = (reply.message["content"] or "") + close
-        text = write_after(self._format, prompt, reply.message, request.tools)
-        return plain if text is None else text + close
+
+def _write_text(reply: ChatReply, call: Call) -> str:
+    """Write the answer as the template does. If the template does not write it after the prompt, as one that opens
+    reasoning there, the text is the answer's content."""
+    close = "" if reply.finish_reason == "length" else call.chat_format.close_token or ""
+    plain = (reply.message["content"] or "") + close
+    text = write_after(call.chat_format, call.prompt, reply.message, call.request.tools)
+    return plain if text is None else text + close
 
 
 def _force_fields(request: ChatRequest) -> dict[str, Any]:

@@ -53,7 +53,6 @@ class CutTracker(ContextTracker):
     def __init__(self, config: ContextConfig, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._config = config
-        self._most = config.at * self._policy.context_length if config.at <= 1 else config.at
         self._standing: defaultdict[str, list[_Cut]] = defaultdict(list)
         self._cutting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -63,14 +62,16 @@ class CutTracker(ContextTracker):
         if source not in self._models.names or request.prompt is not None:
             return await super()._prepare(agent, request, source, trainable)
         ready = await self._prepare_cut(agent, request, source)
-        if len(ready.prompt.ids) < self._most:
+        at = self._config.at
+        most = at * self.length_of(source) if at <= 1 else at
+        if len(ready.prompt.ids) < most:
             return ready
         waits = self._cutting[agent].locked()
         async with self._cutting[agent]:
             if waits:  # a call beside this one may have made the cut that it needs
                 ready = await self._prepare_cut(agent, request, source)
             tokens = len(ready.prompt.ids)
-            if tokens < self._most:
+            if tokens < most:
                 return ready
             cut = await self._make_cut(agent, request, ready.request, tokens, trainable, source)
             return ready if cut is ready.request else await super()._prepare(agent, cut, source, trainable)

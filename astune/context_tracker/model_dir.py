@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from astune.config.schema import ModelConfig, NamedModelConfig
+from astune.config.rules.models import config_of
+from astune.config.schema import AstuneConfig, ModelConfig, NamedModelConfig
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ModelError, nearest
 from astune.support.file_kinds import Kind, other_kind
@@ -88,11 +89,11 @@ def resolve_model_dir(path: str, *, weights: bool = True, key: str = "astune.mod
         ) from error
 
 
-def resolve_base_dir(path: str, *, weights: bool = True) -> Path:
+def resolve_base_dir(path: str, *, weights: bool = True, key: str = "astune.model.path") -> Path:
     """The folder that `resolve_model_dir` gives; for an adapter that of its base, which has the files that it lacks."""
     adapter = adapter_dir(path)
     if adapter is None:
-        return resolve_model_dir(path, weights=weights)
+        return resolve_model_dir(path, weights=weights, key=key)
     name = base_name(adapter)
     try:
         return resolve_model_dir(name, weights=weights)
@@ -111,6 +112,18 @@ def load_chat_format(model: ModelConfig, directory: Path) -> ChatFormat:
         template_kwargs=model.chat_template_kwargs,
         clock=model.clock,
     )
+
+
+def load_formats(config: AstuneConfig, chat_format: ChatFormat) -> dict[str, ChatFormat]:
+    """Read those of `astune.models`, where `chat_format` is that of `astune.model`; none where all have this one."""
+    found, by_path = {}, {config.model.path: chat_format}
+    for name in config.models:
+        own = config_of(config, name).model
+        if own.path not in by_path:
+            folder = resolve_base_dir(own.path, weights=False, key=f"astune.models.{name}.path")
+            by_path[own.path] = load_chat_format(own, folder)
+        found[name] = by_path[own.path]
+    return found if len(by_path) > 1 else {}
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -86,26 +86,24 @@ class ContextTracker:
         several."""
         self._policy = policy
         self._format = chat_format
-        self._sampling = replace(sampling, stop_token_ids=chat_format.stop_token_ids)
+        self._sampling = sampling
         self._max_turns = max_turns
         self._max_tokens = max_tokens
         self._seed = seed
         self._models = models or AgentModels()
-        self._sources: dict[str | None, Source] = dict.fromkeys(self._models.names, PolicySource(policy, chat_format))
+        self._sources: dict[str | None, Source] = dict.fromkeys(self._models.names, PolicySource(policy))
         for name, client in (auxiliary_models or {}).items():
-            self._sources[name] = ChatSource(client, chat_format, allow_inexact=allow_inexact)
+            self._sources[name] = ChatSource(client, allow_inexact=allow_inexact)
         if wrap is not None:
             of_policy = self._models.names  # to those who look on, all its models are the policy
-            self._sources = {
-                name: wrap(None if name in of_policy else name, source) for name, source in self._sources.items()
-            }
-        self._prompts = {name: PromptBuilder(chat_format) for name in self._sources}
+            for key, source in self._sources.items():
+                self._sources[key] = wrap(None if key in of_policy else key, source)
+        self._prompts = {name: PromptBuilder(self.format_of(name)) for name in self._sources}
         self._forest = TurnForest()
         self._numbers: dict[SampledAnswer, int] = {}
         self._made: list[tuple[int, int, int | None]] = []  # `seen`, `forced` and `shown` of each turn
         self._cut: set[int] = set()  # turns whose message ends before a stop text that was sampled
-        self._calls = 0
-        self._sampled = 0
+        self._calls = self._sampled = 0
         self.lost_calls = 0
         """Calls that ended without an answer: cancelled, or failed by the policy. They sampled nothing we know of."""
         self.inexact_turns: Counter[str] = Counter()
@@ -150,6 +148,14 @@ class ContextTracker:
                 f"source={source!r}: there is no such auxiliary model.{nearest(str(source), self.auxiliary_models)} "
                 f"astune.rollout.auxiliary_models has: {', '.join(self.auxiliary_models) or 'none'}"
             )
+
+    def format_of(self, source: str | None) -> ChatFormat:
+        """The chat format of a source: that of the run, unless it is one of several models with its own."""
+        return self._models.formats.get(source or "", self._format)
+
+    def length_of(self, source: str | None) -> int:
+        """The context length of a source that is the policy, or one of its models."""
+        return self._models.find_length(source, self._policy.context_length)
 
     def get_known_turn(self, number: int) -> KnownTurn:
         """Turn `number` with what `take_back` needs; a negative one counts from the end."""
@@ -215,8 +221,8 @@ class ContextTracker:
         self._check(request, n, source)  # again, as other calls may have begun meanwhile
         trained = trainable and self._sources[source].is_policy and self._models.is_trained(agent, source)
         kept = self._copy_request(agent, request, prompt)
-        model = self._models.name(source)
-        calls = [Call(agent, kept, prompt, self._calls + choice, trained, source, model) for choice in range(n)]
+        last = trained, source, self.format_of(source), self._models.name(source)
+        calls = [Call(agent, kept, prompt, self._calls + choice, *last) for choice in range(n)]
         samplings = [self._sampling_for(call, choice) for choice, call in enumerate(calls)]
         self._calls += n
         work = [self._sources[source].answer(call, drawn) for call, drawn in zip(calls, samplings, strict=True)]
@@ -255,7 +261,7 @@ class ContextTracker:
                 prompt = self._prompts[source].finish(draft)
             else:
                 if must_fit and self._sources[source].is_policy:
-                    self._check_room(draft.least_tokens(self._format), "at least ")
+                    self._check_room(draft.least_tokens(self.format_of(source)), source, "at least ")
                 prompt = await asyncio.to_thread(self._prompts[source].finish, draft)
         except RecursionError:
             raise WorkflowError("the request is nested too deeply: lists and objects within each other") from None
@@ -264,17 +270,17 @@ class ContextTracker:
         return prompt
 
     def _draft(self, agent: str, request: ChatRequest, source: str | None) -> Draft:
-        prompts = self._prompts[source]
+        prompts, chat_format = self._prompts[source], self.format_of(source)
         if request.prompt is not None:
             if not isinstance(request.prompt, str):
-                self._check_room(len(request.prompt))
-                if (foreign := self._format.foreign_id(request.prompt)) is not None:
+                self._check_room(len(request.prompt), source)
+                if (foreign := chat_format.foreign_id(request.prompt)) is not None:
                     raise WorkflowError(f"the prompt has token id {foreign}, which is not in the model's vocabulary")
             return prompts.draft_text(agent, request.prompt)
         if self._is_sent_ids(source):
             start = None
             if request.force is not None:
-                start = partial(self._format.write_forced_start, request.force, request.force_tool)
+                start = partial(chat_format.write_forced_start, request.force, request.force_tool)
             return prompts.draft(agent, request.messages, request.tools, answer_start=start)
         try:
             return prompts.draft(agent, request.messages, request.tools)
@@ -343,7 +349,7 @@ class ContextTracker:
                 f"the episode has sampled {self._sampled} tokens and asked for more; "
                 f"astune.rollout.max_episode_tokens is {self._max_tokens}"
             )
-        if self._is_sent_ids(source) and request.tools and (problem := self._format.call_problem) is not None:
+        if self._is_sent_ids(source) and request.tools and (problem := self.format_of(source).call_problem):
             raise WorkflowError(str(problem))
 
     def _sampling_for(self, call: Call, choice: int) -> Sampling:
@@ -351,7 +357,7 @@ class ContextTracker:
         request = call.request
         default, room = self._sampling, self._sampling.max_tokens
         if self._sources[call.source].is_policy:
-            room = self._check_room(len(call.prompt.ids))
+            room = self._check_room(len(call.prompt.ids), call.source)
             if self._max_tokens is not None:
                 room = min(room, self._max_tokens - self._sampled)
         else:
@@ -370,20 +376,21 @@ class ContextTracker:
                 temperature=default.temperature if request.temperature is None else request.temperature,
                 top_p=default.top_p if request.top_p is None else request.top_p,
                 stop=request.stop,
+                stop_token_ids=call.chat_format.stop_token_ids,
                 model=self._models.drawn.get(call.model, call.model),
                 seed=int.from_bytes(digest, "big") >> 1,  # below 2**63, the same on every machine
             )
         except ValueError as error:
             raise WorkflowError(f"model call {call.number + 1}: {error}") from None
 
-    def _check_room(self, tokens: int, about: str = "") -> int:
+    def _check_room(self, tokens: int, source: str | None, about: str = "") -> int:
         """The tokens that a prompt of so many leaves for the answer in the model's context. The error has OpenAI's
         words, as frameworks look for them.
 
         Raises:
             ContextOverflow: none.
         """
-        length = self._policy.context_length
+        length = self.length_of(source)
         if tokens >= length:
             raise ContextOverflow(
                 f"the prompt of model call {self._calls + 1} has {about}{tokens} tokens and the model's context "

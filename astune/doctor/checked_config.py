@@ -99,6 +99,8 @@ class CheckedConfig:
         """The services that checks have started; `run_checks` ends them."""
         self.begun = False
         """True if the model has been trained before, in an earlier stage."""
+        self.sizes: dict[str, ModelSize] = {}
+        """Those of models that have a path of their own, by it."""
         self._stages: list[CheckedConfig] = []
 
     def stages(self) -> list[CheckedConfig]:

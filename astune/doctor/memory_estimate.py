@@ -31,12 +31,12 @@ loses are not in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astune.backbone.memory.model_size import ModelSize, adapter_numbers, layer_bytes
 from astune.backbone.vllm.settings import BESIDE_TRAINER
 from astune.config.rules.method import rules_of
-from astune.config.rules.models import config_of, configs_of_trained, places_of
+from astune.config.rules.models import config_of, configs_of_trained, places_of, split_by_base
 from astune.config.schema import AstuneConfig
 from astune.support.machine_memory import show_count
 
@@ -73,7 +73,8 @@ class GpuOfRun:
 class Extent:
     """`reduced`: sampling is in bfloat16. `trains`: there is a learner. `positions` of the longest conversation,
     `tokens` of a micro-batch. `begun`: training begins with an adapter that was trained before. `laid_out`: on a CPU
-    for which the sampler lays weights out. `gpu` is the one that trains, None for a CPU."""
+    for which the sampler lays weights out. `frozen`: beside models that are trained, and only as it is sampled. `gpu`
+    is the one that trains, None for a CPU."""
 
     reduced: bool
     trains: bool
@@ -81,6 +82,7 @@ class Extent:
     tokens: int
     begun: bool = False
     laid_out: bool = False
+    frozen: bool = False
     gpu: GpuOfRun | None = None
 
     @property
@@ -88,9 +90,31 @@ class Extent:
         return 2 if self.reduced else 4
 
 
-def estimate(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[str, float]:
+UPDATES = ("gradient", "logits", "activations", "attention")
+"""Parts that are there while one model is updated, by the beginnings of their names."""
+
+
+def estimate(
+    size: ModelSize, config: AstuneConfig, extent: Extent, sizes: Mapping[str, ModelSize] | None = None
+) -> Mapping[str, float]:
     """Bytes by what they are for, at the fullest moment of a step. Sampling and learning take turns but both keep what
-    they have."""
+    they have. Of several models each base has its own, whose size is by its path in `sizes` if it is not that of
+    `astune.model`; updates come one after the other."""
+    if not config.models:
+        return _estimate_one(size, config, extent)
+    standing: dict[str, float] = {}
+    updates: list[dict[str, float]] = []
+    for names, own in split_by_base(config).items():
+        frozen = not any(config.models[name].learns for name in names)
+        one = replace(extent, trains=extent.trains and not frozen, frozen=frozen)
+        parts = _estimate_one((sizes or {}).get(own.model.path, size), own, one)
+        parts = {f"{what} of {', '.join(names)}": part for what, part in parts.items()}
+        standing |= {what: part for what, part in parts.items() if not what.startswith(UPDATES)}
+        updates.append({what: part for what, part in parts.items() if what.startswith(UPDATES)})
+    return standing | max(updates, key=lambda each: sum(each.values()))
+
+
+def _estimate_one(size: ModelSize, config: AstuneConfig, extent: Extent) -> Mapping[str, float]:
     parts = _weights(size, config, extent)
     if extent.trains and config.rollout.engine == "vllm":
         return _with_server(parts | _training(size, config, extent), size, config, extent)
@@ -128,7 +152,9 @@ def _with_server(
 
 def _weights(size: ModelSize, config: AstuneConfig, extent: Extent) -> dict[str, float]:
     count, short, number = size.parameters, show_count(size.parameters), extent.number
-    if config.model.lora.rank is None or not extent.trains:
+    if extent.frozen and config.model.lora.base == "dtype":
+        return {f"weights ({short} x {number} bytes)": float(number * count)}
+    if config.model.lora.rank is None or not (extent.trains or extent.frozen):
         parts = {f"weights ({short} x 4 bytes)": 4.0 * count}
         copied = extent.reduced or (extent.trains and config.synchronizer.style == "async")
         copied = copied and not (extent.trains and config.rollout.engine == "vllm")

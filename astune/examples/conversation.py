@@ -41,7 +41,7 @@ def conversation_rows(
     for index in learned:
         history = messages[:index]
         prompt = prompts.build(AGENT, history, tools)
-        call = Call(AGENT, ChatRequest(history, tools), prompt, len(forest.turns), trainable=True, source=None)
+        call = Call(AGENT, ChatRequest(history, tools), prompt, len(forest.turns), True, None, chat_format)
         ids = answer_ids(chat_format, call, messages[index])
         prompts.record(AGENT, prompt, ids, messages[index])
         forest.add(Turn(AGENT, prompt.ids, ids, [0.0] * len(ids), policy_version=0, finish_reason="stop"))

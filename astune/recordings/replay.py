@@ -1,7 +1,7 @@
 """Play a recorded episode again: its answers stand in for the model, each given to the call that it was given to.
 
-    replay = EpisodeReplay(recording.episode, chat_format)
-    observer.source = lambda name, source: ReplaySource(replay, source, chat_format, name)
+    replay = EpisodeReplay(recording.episode)
+    observer.source = lambda name, source: ReplaySource(replay, source, name)
 
 The workflow, its tools and the judge run anew. As long as they do what they did, the tokens, timelines and verdict are
 those of the recording, byte for byte; the first call that asks for something else raises `ReplayError`, which says in
@@ -58,14 +58,13 @@ class EpisodeReplay:
     def __init__(
         self,
         episode: Episode,
-        chat_format: ChatFormat,
         *,
         until: int | None = None,
         answers: Mapping[int, Answer | Generation] | None = None,
         patience: float = PATIENCE,
     ) -> None:
         """`patience`: see `PATIENCE`; where a person may stop the episode for long, `math.inf`."""
-        self._episode, self._format, self._patience = episode, chat_format, patience
+        self._episode, self._patience = episode, patience
         self._until, self._answers = until, dict(answers or {})
         self._turns = [
             turn for turn in episode.turns if not self._is_live(turn.call) and turn.call not in self._answers
@@ -92,7 +91,7 @@ class EpisodeReplay:
         self._begun += 1
         if call.number in self._answers:
             given = self._answers[call.number]
-            return read_answer(self._format, call, given) if isinstance(given, Generation) else given
+            return read_answer(call, given) if isinstance(given, Generation) else given
         if self._is_live(call.number):
             self.live = True
             return await source.answer(call, sampling)
@@ -134,7 +133,7 @@ class EpisodeReplay:
             yield f"recorded was a call of {turn.agent!r}"
         request = call.request
         now = replace(turn, prompt_ids=call.prompt.ids, messages=request.messages, tools=tuple(request.tools))
-        for found in prompts_differ(turn, now, self._format.decode):
+        for found in prompts_differ(turn, now, call.chat_format.decode):
             yield f"{found.place}: recorded {found.first}, now {found.second}"
 
     async def _wait(self, call: Call, place: int) -> None:
@@ -193,7 +192,7 @@ class EpisodeReplay:
             generation = Generation(
                 tuple(turn.output_ids), tuple(turn.logprobs), turn.policy_version, turn.finish_reason
             )
-            answer = read_answer(self._format, call, generation)
+            answer = read_answer(call, generation)
             return replace(answer, excluded=EDITED) if turn.excluded == EDITED else answer
         same = call.prompt.ids == turn.prompt_ids
         return Answer(
@@ -223,9 +222,9 @@ def _asks_the_same(call: Call, turn: Turn) -> bool:
 class ReplaySource:
     """Answers in place of `source`, the auxiliary model of that name or (None) the policy."""
 
-    def __init__(self, replay: EpisodeReplay, source: Source, chat_format: ChatFormat, name: str | None) -> None:
+    def __init__(self, replay: EpisodeReplay, source: Source, name: str | None) -> None:
         self.is_policy = source.is_policy
-        self._replay, self._source, self._format, self._name = replay, source, chat_format, name
+        self._replay, self._source, self._name = replay, source, name
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
         return await self._replay.answer(call, self._source, sampling, self._name)
@@ -234,11 +233,11 @@ class ReplaySource:
 class ReplayObserver(Observer):
     """The `Observer` of an episode that is played again from beginning to end, with nobody looking on."""
 
-    def __init__(self, replay: EpisodeReplay, chat_format: ChatFormat) -> None:
-        self._replay, self._format = replay, chat_format
+    def __init__(self, replay: EpisodeReplay) -> None:
+        self._replay = replay
 
     def source(self, name: str | None, source: Source) -> Source:
-        return ReplaySource(self._replay, source, self._format, name)
+        return ReplaySource(self._replay, source, name)
 
     def on_start(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
         self._replay.follow(tracker)
@@ -247,7 +246,7 @@ class ReplayObserver(Observer):
 async def replay_recording(recording: Recording, setup: RolloutSetup, config: AstuneConfig) -> str | None:
     """Plays it again; None if the episode is the same, else the first difference in words."""
     episode = recording.episode
-    observer = ReplayObserver(EpisodeReplay(episode, setup.chat_format), setup.chat_format)
+    observer = ReplayObserver(EpisodeReplay(episode))
     replayed = await run_episode(
         episode.task,
         replace(setup, observer=observer),
@@ -268,7 +267,8 @@ def replay_difference(recording: Recording, replayed: Episode, setup: RolloutSet
     by_people = not failed and (verdict is None or verdict.judged_by == USERS)
     if by_people or isinstance(setup.judge_of(recorded.task), GroupJudge):
         recorded, replayed = strip_verdict(recorded) or recorded, strip_verdict(replayed) or replayed
-    difference = same_episode(recorded, replayed, setup.chat_format.decode)
+    decode = None if setup.models.formats else setup.chat_format.decode  # ids alone where they are of several
+    difference = same_episode(recorded, replayed, decode)
     return None if difference is None else difference + _other_time(recording, setup.chat_format)
 
 

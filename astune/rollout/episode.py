@@ -119,10 +119,9 @@ async def play_episode(attempt: Attempt, setup: RolloutSetup, late: asyncio.Even
             wrap=setup.observer.source,
             models=replace(setup.models, drawn=attempt.drawn, redrawn=attempt.redrawn),
         )
-        length = setup.policy.context_length
         ends = setup.tools.config.on_failure.causes("end")
         shared = setup.notes, setup.texts, ends
-        tuner = Tuner(attempt.task, attempt.episode_id, tracker, setup.chat_format, length, *shared)
+        tuner = Tuner(attempt.task, attempt.episode_id, tracker, *shared)
         try:
             episode = await _play(tuner, tracker, setup, late)
         except asyncio.CancelledError:

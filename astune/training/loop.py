@@ -141,7 +141,7 @@ async def play(run: TrainingRun) -> Lessons:
     for name, pupil in run.pupils.items():
         own = list_own(groups, name)
         if name in learning:
-            ruled = pupil.method.choose(pupil.apply_rules(own, run.setup.policy.context_length))
+            ruled = pupil.method.choose(pupil.apply_rules(own, run.setup))
         else:
             ruled = leave_out_all(own, NOT_ITS_TURN)
         samples, receipt = to_samples(ruled.groups, pupil.advantage, weighting_for(pupil.config), ruled.left_out)

@@ -22,7 +22,6 @@ from astune.clients.usage import usage_of_call
 from astune.config.chat_models import PricedModelConfig
 from astune.context_tracker.calls import Answer, Call, Source
 from astune.context_tracker.chat_source import ChatSource
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ContextTracker
 from astune.monitor.jsonl import LineFile, keep_lines, read_lines
 from astune.rollout.setup import Observer
@@ -62,8 +61,8 @@ class ApiSource:
 
     is_policy = False
 
-    def __init__(self, client: ChatClient, chat_format: ChatFormat, sampling: Sampling) -> None:
-        self._source = ChatSource(client, chat_format, allow_inexact=False)
+    def __init__(self, client: ChatClient, sampling: Sampling) -> None:
+        self._source = ChatSource(client, allow_inexact=False)
         self._sampling = sampling
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:

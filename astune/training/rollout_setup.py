@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,6 +14,7 @@ from astune.clients.own_env_service import own_service
 from astune.config.schema import AstuneConfig
 from astune.config.tasks import EnvServiceConfig
 from astune.context_tracker.agent_models import AgentModels
+from astune.context_tracker.model_dir import load_formats
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import ConfigError, PolicyError
 from astune.plugins import load_plugin
@@ -65,7 +66,7 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
             name: ChatClient(name, model, key=f"astune.rollout.auxiliary_models.{name}")
             for name, model in config.rollout.auxiliary_models.items()
         },
-        models=models_of(config),
+        models=agent_models(config, load_formats(config, chat_format)),
         texts=NamedTexts(texts),
         environments=environments_of(service),
         tools=ToolServers(config.tools),
@@ -74,12 +75,13 @@ def workflow_setup(config: AstuneConfig, policy: Policy, chat_format: ChatFormat
     )
 
 
-def models_of(config: AstuneConfig) -> AgentModels:
+def agent_models(config: AstuneConfig, formats: Mapping[str, ChatFormat]) -> AgentModels:
     """Say which agents run on which of the models of a run, and whose turns are trained."""
     return AgentModels(
         {name: model.learns for name, model in config.models.items()},
         dict(config.rollout.agents),
         trained_agents=config.algorithm.trained_agents,
+        formats=formats,
     )
 
 

@@ -94,9 +94,9 @@ class Pupil:
         self.learner.load(self.folder_in(checkpoint))
         self.advantage.load(self.folder_in(checkpoint))
 
-    def apply_rules(self, own: Sequence[Group], context_length: int) -> Ruled:
+    def apply_rules(self, own: Sequence[Group], setup: RolloutSetup) -> Ruled:
         """Apply the rules over the groups of a step to the model's `own`."""
-        return BatchRules.of(self.config, context_length)(own)
+        return BatchRules.of(self.config, setup.models.find_length(self.name, setup.policy.context_length))(own)
 
 
 async def publish_all(pupils: Mapping[str, Pupil]) -> dict[str, float]:
@@ -343,9 +343,8 @@ async def _play(run: TrainingRun, step: int, tasks: list[Task], phase: str, told
 def _count_teaching(run: TrainingRun, step: int, groups: list[Group]) -> int:
     """Count the groups that have signal for any model that learns from the step, as it learns from them."""
     assert run.setup is not None, "only a run with tasks plays them"
-    length = run.setup.policy.context_length
     signals = [
-        map(has_signal, credit_groups(pupil.apply_rules(list_own(groups, name), length).groups, pupil.advantage))
+        map(has_signal, credit_groups(pupil.apply_rules(list_own(groups, name), run.setup).groups, pupil.advantage))
         for name, pupil in run.pupils.items()
         if name in whose_turn(run.config, step)
     ]

@@ -178,7 +178,7 @@ def set_up_player(
         setup = rollout_setup(ready, policy, chat_format)
         if candidate.chat is not None:
             client = ChatClient(candidate.name, candidate.chat, key=candidate.key)
-            stand_in = partial(ApiSource, client, chat_format)
+            stand_in = partial(ApiSource, client)
             calls = CallLog(run_dir.path, candidate.step, stand_in, candidate.chat)
         else:
             calls = CallLog(run_dir.path, candidate.step, live=candidate.live)

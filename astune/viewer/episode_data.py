@@ -171,9 +171,10 @@ def count_of(number: int, noun: str) -> str:
 
 
 def episode_data(
-    record: EpisodeRecord, credited: Credited, texts: TokenTexts | None
+    record: EpisodeRecord, credited: Credited, texts: Mapping[str, TokenTexts] | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
-    """The episode, and the texts of its token ids (none without a tokenizer)."""
+    """The episode, and the texts of its token ids (none without a tokenizer). `texts` are those of models whose tokens
+    are their own, by name, and of all others by ""."""
     episode = record.episode
     vocabulary: dict[int, str] = {}
     lanes = _lanes(episode, credited, texts, vocabulary)
@@ -238,7 +239,7 @@ def _turn(turn: Turn, tools: int) -> dict[str, Any]:
 
 
 def _lanes(
-    episode: Episode, credited: Credited, texts: TokenTexts | None, vocabulary: dict[int, str]
+    episode: Episode, credited: Credited, texts: Mapping[str, TokenTexts] | None, vocabulary: dict[int, str]
 ) -> list[dict[str, Any]]:
     """The timelines. Of each only the ids after the start that it shares with an earlier one, `from`: [number, tokens];
     logprobs only where the turn was sampled, not where it is shared."""
@@ -250,8 +251,14 @@ def _lanes(
         parent, kept = _nearest(packed, data, own)
         packed.append(data)
         ids = list(line.token_ids)
-        known, odd = ({}, []) if texts is None else texts.of(ids)
-        vocabulary.update(known)
+        odd: list[tuple[int, str]] = []
+        if texts is not None:
+            model = episode.turns[line.spans[0].turn].model
+            known, odd = texts[model if model in texts else ""].of(ids)
+            if model and model in texts:  # the vocabulary is the run's, so that all of its tokens are exceptions
+                odd = [*({place: known[token] for place, token in enumerate(ids)} | dict(odd)).items()]
+            else:
+                vocabulary.update(known)
         lanes.append(
             {
                 "agent": line.agent,

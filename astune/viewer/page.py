@@ -16,7 +16,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -130,7 +130,7 @@ def _write_page(run: RunDir, index: RunIndex, shown: Sequence[IndexedEpisode], s
     config = config_of(run)
     estimator = Estimator.of(config)
     pieces = pieces_of(run, config)
-    texts = None if pieces is None else TokenTexts(pieces)
+    texts = {name: TokenTexts(each) for name, each in pieces.items()} if "" in pieces else None
     steps = {_unit(entry) for entry in shown}
     blocks = _make_blocks([entry for entry in index.entries if _unit(entry) in steps])
     places = {id(entry): block.number for block in blocks for entry in block.entries}
@@ -183,7 +183,7 @@ def _credit_blocks(blocks: Sequence[Block], estimator: Estimator) -> Iterator[tu
 
 
 def _write_block(
-    file: TextIO, block: Block, credited: Sequence[Credited], texts: TokenTexts | None, chosen: set[int]
+    file: TextIO, block: Block, credited: Sequence[Credited], texts: Mapping[str, TokenTexts] | None, chosen: set[int]
 ) -> None:
     """Write the episodes of a block that are chosen, by their id()."""
     vocabulary: dict[int, str] = {}

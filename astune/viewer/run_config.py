@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from astune.support.resources import tiny_model_dir
 
 Pieces = Callable[[Sequence[int]], list[str]]
 """Token ids to one text each."""
+OWN_PATH = re.compile(r"astune\.models\.([^.]+)\.path")
 LOGPROB_DIGITS = 4
 """Of a log-probability on a page."""
 
@@ -25,13 +27,17 @@ def config_of(run: RunDir) -> dict[str, Any]:
     return dict(flatten(yaml.load(run.config_path.read_text(encoding="utf-8"), SavedLoader) or {}))
 
 
-def pieces_of(run: RunDir, config: Mapping[str, Any]) -> Pieces | None:
-    """Token texts from the newest checkpoint, or from the model's folder; None if neither is there (any more)."""
-    path = str(config.get("astune.model.path"))
+def pieces_of(run: RunDir, config: Mapping[str, Any]) -> dict[str, Pieces]:
+    """Token texts by the names of models that have a path of their own, and of all others by "": from the newest
+    checkpoint, or from the model's folder. Those of which neither is there (any more) are left out."""
     latest = run.latest_checkpoint()
-    of_models = [] if latest is None else [file.parent for file in sorted(latest.glob("*/tokenizer.json"))]
-    folders = [latest, *of_models, tiny_model_dir() if path == "tiny" else Path(path)]
-    for folder in folders:
-        if folder is not None and (folder / "tokenizer.json").is_file():
-            return ChatFormat.load(folder).pieces
-    return None
+    own = {named[1]: path for key, path in config.items() if (named := OWN_PATH.fullmatch(key)) and path}
+    found: dict[str, Pieces] = {}
+    for name, path in {"": config.get("astune.model.path"), **own}.items():
+        folders = [tiny_model_dir() if path == "tiny" else Path(str(path))]
+        if latest is not None:
+            others = [file.parent for file in sorted(latest.glob("*/tokenizer.json")) if file.parent.name not in own]
+            folders = [latest / name, *([] if name else others), *folders]
+        if folder := next((each for each in folders if (each / "tokenizer.json").is_file()), None):
+            found[name] = ChatFormat.load(folder).pieces
+    return found

@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.tracker import ChatAnswer, ChatRequest, ContextTracker
 from astune.errors import ContextOverflow, RolloutError, TooManyTokens, TooManyTurns, WorkflowError, nearest
 from astune.support.user_code import calling_line
@@ -51,8 +50,6 @@ class Tuner(Surroundings):
         task: Task,
         episode_id: str,
         tracker: ContextTracker,
-        chat_format: ChatFormat,
-        context_length: int,
         notes: Notes | None = None,
         texts: NamedTexts | None = None,
         ends: frozenset[ToolCause] = frozenset(),
@@ -69,8 +66,6 @@ class Tuner(Surroundings):
         self.agent_rewards: dict[str, float] = {}
         self.turn_rewards: dict[int, float] = {}
         self._tracker = tracker
-        self._chat_format = chat_format
-        self._context_length = context_length
         self._notes = notes or Notes()
         self._texts = texts or NamedTexts()
         CURRENT.set(self._texts)
@@ -108,7 +103,8 @@ class Tuner(Surroundings):
         watch_toolkits()
         if major_version() == 2:
             write_schemas_once()
-        context_size = self._context_length if source is None else None
+        chosen = self._tracker.source_of(name, source, policy)
+        context_size = self._tracker.length_of(chosen) if source is None else None
         if source is None and self._tracker.cuts_context:
             context_size = NO_END  # or an agent of AgentScope 2.x would compress its history beside it
         return chat_model(client, self.tool_log, context_size=context_size, options=options)
@@ -364,8 +360,8 @@ class Tuner(Surroundings):
             def note(text: str) -> None:
                 self._notes.once(text, f"{self.episode_id}, agent {name!r}: {text}")
 
-            where = (self._loop, self._thread, self.episode_id, self._context_length)
+            where = (self._loop, self._thread, self.episode_id, self._tracker.length_of(source))
             failed = partial(self._note_failure, name)
-            endpoint = Endpoint(name, choices, count, self._chat_format, *where, failed, note)
+            endpoint = Endpoint(name, choices, count, self._tracker.format_of(source), *where, failed, note)
             self._tokens[key] = openai_app().add(endpoint)
         return self._tokens[key]

@@ -52,7 +52,7 @@ def guide_of_2(url, stream):
 async def test_an_agent_on_anthropics_model_is_one_timeline(chat_format, line, stream):
     policy = ScriptedPolicy(ANSWERS, chat_format, context_length=8192)
     tracker = ContextTracker(policy, chat_format, Sampling(512), max_turns=20, seed=1)
-    tuner = Tuner(Task("trip", "Where is it warm?"), "train/anthropic/0", tracker, chat_format, 8192)
+    tuner = Tuner(Task("trip", "Where is it warm?"), "train/anthropic/0", tracker)
     if line == 1:
         from agentscope.message import Msg
 

@@ -121,7 +121,7 @@ async def _gateway() -> None:
         name = f"session {next(numbers)}"
         policy = Slow(lambda prompt: f"I am {name}.", chat_format, context_length=4096)
         tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=64), max_turns=100, seed=1)
-        return Tuner(Task("task", "?"), name, tracker, chat_format, 4096), tracker
+        return Tuner(Task("task", "?"), name, tracker), tracker
 
     async def door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tuner, tracker = new_session()

@@ -49,7 +49,7 @@ async def capture(chat_format):
     def begin(answers):
         policy = ScriptedPolicy(answers, chat_format)
         tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=256), max_turns=20, seed=1)
-        tuner = Tuner(Task("t1", "2 + 3?"), "clients/t1/0", tracker, chat_format, policy.context_length)
+        tuner = Tuner(Task("t1", "2 + 3?"), "clients/t1/0", tracker)
         tuners.append(tuner)
         return Capture(tuner.base_url(), tracker, policy, chat_format, tuner)
 

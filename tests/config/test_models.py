@@ -71,13 +71,21 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
 
 @pytest.mark.fault(
     "Input files and settings",
-    "several models that cannot be: other weights, a wrong key of one, a pattern for none, all frozen",
+    "several models that cannot be: earlier versions of a whole one, a wrong key of one, a pattern for none",
     "an error with its place, the reason and the nearest name, before anything is loaded",
 )
 @each_row(
     ("sections", "said"),
     [
-        ({"models": {"wolf": {"path": "x"}}}, "models.wolf: expected no 'path': the models of a run are adapters"),
+        (
+            {"models": {"wolf": {"lora": {"rank": None}, "start_from": "x"}}},
+            "models.wolf.start_from: it names an adapter, and this one has all its weights (lora.rank); set path",
+        ),
+        (
+            {"models": {"wolf": {"lora": {"rank": None}}, "old": {"past_of": "wolf"}}},
+            "models.old.past_of: earlier versions are kept as adapters, and 'wolf' has all its weights for itself",
+        ),
+        ({"models": {"wolf": {"lora": {"rank": None, "alpha": 3}}}}, "lora.alpha: there is no adapter without"),
         ({"models": {"a b": {}}}, "models: expected names of letters, digits, - and _"),
         (
             {"models": {"wolf": {}, "Wolf": {}}},
@@ -104,8 +112,7 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
         ),
         ({"models": {"wolf": {"frozen": True}}}, "models: none of them learns"),
         ({"models": {**TWO, "x": {"frozen": True, "trainer": {"betas": [0, 0]}}}}, "x.trainer: it is not trained"),
-        ({"models": {"wolf": {"lora": {"base": "nf4"}}}}, "lora.base is of the weights that all have in common"),
-        ({"models": TWO, "model": {}}, "astune.model.lora.rank: not set, and the models of a run are adapters"),
+        ({"models": {"wolf": {"lora": {"base": "nf4"}}}}, "lora.base is of the weights that adapters have in common"),
         ({"models": TWO, "model": {"lora": {"rank": 4, "dora": True}}}, "model.lora.dora: DoRA cannot tell the rows"),
         ({"models": TWO, "rollout": {"agents": {"w*": "wolff"}}}, "'w*' is for the model 'wolff', which astune.models"),
         (
@@ -123,6 +130,7 @@ def test_a_run_has_one_model_without_a_name_or_those_that_are_named(tmp_path: Pa
             "old.past_of: 'wolff' is no model that is trained, which alone",
         ),
         ({"models": {**TWO, "old": {"past_of": "wolf", "lora": {"rank": 2}}}}, "old.lora: it has what 'wolf' has"),
+        ({"models": {**TWO, "old": {"past_of": "wolf", "path": "x"}}}, "old.path: it has what 'wolf' has"),
         (
             {"models": {"wolf": {"size": 3}}},
             "models.wolf.size: it is of earlier versions of another model; set past_of",

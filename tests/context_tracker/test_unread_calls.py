@@ -175,10 +175,10 @@ def answered(chat_format, text, *, tools=(EDIT,), finish_reason="stop", **reques
     asked = (
         asked
         if not request
-        else type(asked)("a", ChatRequest([QUESTION], tools, **request), asked.prompt, 0, True, None)
+        else type(asked)("a", ChatRequest([QUESTION], tools, **request), asked.prompt, 0, True, None, chat_format)
     )
     ids = tuple(chat_format.encode(text))
-    return read_answer(chat_format, asked, Generation(ids, (0.0,) * len(ids), 0, finish_reason))
+    return read_answer(asked, Generation(ids, (0.0,) * len(ids), 0, finish_reason))
 
 
 @pytest.mark.fault(

@@ -33,7 +33,7 @@ SAID = ("qwen2_5", "qwen3", "mistral_v13", "deepseekv3")
 def a_call(chat_format: ChatFormat, tools=(ADD,), before=(QUESTION,), start: str = "") -> Call:
     make_start = (lambda ending: start) if start else None
     prompt = PromptBuilder(chat_format).build("a", before, tools, answer_start=make_start)
-    return Call("a", ChatRequest(before, tools), prompt, 0, True, None)
+    return Call("a", ChatRequest(before, tools), prompt, 0, True, None, chat_format)
 
 
 def read_back(chat_format: ChatFormat, asked: Call, message) -> ParsedMessage:
@@ -41,7 +41,7 @@ def read_back(chat_format: ChatFormat, asked: Call, message) -> ParsedMessage:
     ids = answer_ids(chat_format, asked, message)
     assert ids[-1] in chat_format.stop_token_ids
     assert not set(ids[:-1]) & set(chat_format.stop_token_ids)
-    got = read_answer(chat_format, asked, Generation(tuple(ids), (0.0,) * len(ids), 0, "stop")).message
+    got = read_answer(asked, Generation(tuple(ids), (0.0,) * len(ids), 0, "stop")).message
     calls = [WrittenCall(one["function"]["name"], one["function"]["arguments"]) for one in got.get("tool_calls", ())]
     return ParsedMessage(got["content"], got.get("reasoning_content"), tuple(calls))
 
@@ -128,6 +128,6 @@ def test_calls_that_a_template_cannot_write_are_refused(name, formats):
 def test_a_raw_prompt_has_no_place_for_calls(formats):
     builder = PromptBuilder(formats["qwen3"])
     prompt = builder.finish(builder.draft_text("a", "Once upon"))
-    asked = Call("a", ChatRequest((), prompt="Once upon"), prompt, 0, True, None)
+    asked = Call("a", ChatRequest((), prompt="Once upon"), prompt, 0, True, None, formats["qwen3"])
     with pytest.raises(WorkflowError, match="raw prompt"):
         answer_ids(formats["qwen3"], asked, {"role": "assistant", "content": json.dumps({})})

@@ -74,6 +74,23 @@ def test_each_of_several_models_has_an_adapter_and_only_those_that_are_trained_a
     )
 
 
+def test_whole_models_side_by_side_are_added_up_and_their_updates_come_by_turns() -> None:
+    extent = Extent(reduced=True, trains=True, positions=4096, tokens=4096)
+    small = replace(QWEN3_8B, parameters=10**9)
+    whole = {"lora": {"rank": None}}
+
+    def total(**models: Any) -> float:
+        config = config_of(model={"lora": {"rank": 16}}, models=models)
+        return sum(estimate(QWEN3_8B, config, extent, {"small": small}).values())
+
+    cache = 2 * 36 * 8 * 128 * 2 * AstuneConfig().rollout.max_concurrent * (4096 + 256)
+    alone, beside = total(a={}), whole | {"path": "small"}
+    assert total(a={}, b=beside | {"frozen": True}) == alone + 2 * 10**9 + cache
+    both = total(b=beside, c=beside)  # weights, copy and averages of each; one gradient, and what one update makes
+    assert both - total(b=beside) == (4 + 2 + 8) * 10**9 + cache
+    assert total(a={}, b=whole) > alone + 14 * QWEN3_8B.parameters
+
+
 def test_rollouts_that_do_not_wait_take_a_copy_of_the_weights() -> None:
     extent = Extent(reduced=False, trains=True, positions=100, tokens=100)
 

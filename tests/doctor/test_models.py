@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from astune.backbone.memory.model_size import read_size
+from astune.doctor import Finding
 from astune.doctor.checks import memory
 from astune.support import machine_memory
 from astune.support.machine_memory import MachineMemory
@@ -89,6 +90,20 @@ def test_an_adapter_in_the_place_of_a_model_wants_its_settings(folder: Path, run
 
 def test_a_copy_of_the_model_is_as_good(model: Path, run_doctor: RunDoctor) -> None:
     assert problems(run_doctor(MODEL)) == []
+
+
+def test_the_models_of_a_run_are_looked_at_one_by_one(model: Path, run_doctor: RunDoctor) -> None:
+    def check(path: str) -> list[Finding]:
+        models = {"a": {"path": path, "lora": {"rank": None}}, "b": {"frozen": True, "lora": {"rank": 4}}}
+        return run_doctor({"backbone": "local", "models": models, "rollout": {"agents": {"*": "a"}}})
+
+    found = check("./model")
+    assert problems(found) == []
+    (memory_line,) = [finding.what for finding in found if finding.check == "memory"]
+    assert "weights (0.9M x 4 bytes) of a" in memory_line and "weights (0.9M x 4 bytes) of b" in memory_line
+    missing = the_problem(check("./nowhere"))
+    assert (missing.check, missing.level) == ("model", "fail")
+    assert "astune.models.a.path: there is no folder" in missing.what and "astune.models" in missing.where
 
 
 def test_a_folder_without_weights(model: Path, run_doctor: RunDoctor) -> None:

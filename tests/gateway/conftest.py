@@ -33,7 +33,7 @@ async def make_tuner(chat_format):
     ):
         policy = ScriptedPolicy(answers, chat_format, context_length=context_length)
         tracker = kind(policy, chat_format, Sampling(max_tokens), max_turns=max_turns, seed=1)
-        tuners.append(Tuner(TASK, "test/t1/0", tracker, chat_format, context_length))
+        tuners.append(Tuner(TASK, "test/t1/0", tracker))
         return tuners[-1], tracker, policy
 
     yield make

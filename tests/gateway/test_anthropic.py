@@ -319,7 +319,7 @@ def test_a_conversation_has_the_same_timelines_through_either_door(chat_format, 
     async def play(talk):
         policy = ScriptedPolicy([step["answer"] for step in steps], chat_format)
         tracker = ContextTracker(policy, chat_format, Sampling(256), max_turns=20, seed=1)
-        tuner = Tuner(TASK, "test/t1/0", tracker, chat_format, policy.context_length)
+        tuner = Tuner(TASK, "test/t1/0", tracker)
         await talk(tuner, system, steps)
         tuner.close()
         assert tuner.failures == []

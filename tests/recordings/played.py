@@ -48,8 +48,8 @@ def run(setup, task, sampling=None):
 def replay(workflow, recorded, chat_format, *, sampling=None, policy=None, until=None, patience=1.0, **options):
     """The recorded episode played again."""
     setup = setup_of(workflow, policy or NoPolicy(CONTEXT_LENGTH), chat_format, **options)
-    playing = EpisodeReplay(recorded, chat_format, until=until, patience=patience)
-    return run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task, sampling)
+    playing = EpisodeReplay(recorded, until=until, patience=patience)
+    return run(replace(setup, observer=ReplayObserver(playing)), recorded.task, sampling)
 
 
 def kept(folder: Path, config: Config, *episodes: Episode, step: int = 0, phase: str = "debug") -> Path:

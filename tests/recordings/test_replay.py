@@ -116,7 +116,7 @@ class Looked:
 def test_turns_end_in_the_recorded_order_though_someone_holds_answers_back(name, chat_format):
     recorded = play(HABITS[name].workflow, (), chat_format, policy=HabitPolicy(chat_format))
     setup = setup_of(HABITS[name].workflow, NoPolicy(8192), chat_format)
-    watching = Watching(EpisodeReplay(recorded, chat_format), chat_format)
+    watching = Watching(EpisodeReplay(recorded))
     assert_replays(recorded, run(replace(setup, observer=watching), recorded.task), chat_format)
 
 
@@ -271,19 +271,19 @@ def test_a_replay_says_when_it_has_gone_live(chat_format):
             seen.append(playing.live)
             return await super().generate(prompt_ids, sampling)
 
-    playing = EpisodeReplay(recorded, chat_format, until=2)
+    playing = EpisodeReplay(recorded, until=2)
     setup = setup_of(habits.turns, Noting(["A"], chat_format), chat_format)
     assert not playing.live
-    run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task)
+    run(replace(setup, observer=ReplayObserver(playing)), recorded.task)
     assert seen == [True]
 
 
 def test_an_answer_that_was_edited_stands_in_place_of_the_recorded_one(chat_format):
     recorded = play(habits.turns, (), chat_format, policy=HabitPolicy(chat_format))
     other = asyncio.run(ScriptedPolicy(["Edited."], chat_format).generate((), Sampling(max_tokens=64)))
-    playing = EpisodeReplay(recorded, chat_format, until=2, answers={1: other})
+    playing = EpisodeReplay(recorded, until=2, answers={1: other})
     setup = setup_of(habits.turns, ScriptedPolicy(["Live."], chat_format), chat_format)
-    again = run(replace(setup, observer=ReplayObserver(playing, chat_format)), recorded.task)
+    again = run(replace(setup, observer=ReplayObserver(playing)), recorded.task)
     assert [turn.response["content"] for turn in again.turns[1:]] == ["Edited.", "Live."]
     assert again.turns[0] == recorded.turns[0]
 

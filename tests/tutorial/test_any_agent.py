@@ -27,7 +27,7 @@ async def attempt(answers):
     chat_format = ChatFormat.load(tiny_model_dir())
     policy = ScriptedPolicy(answers, chat_format)
     tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=64), max_turns=6, seed=1)
-    tuner = Tuner(Task("t", "3 packs of 5?"), "e", tracker, chat_format, 4096)
+    tuner = Tuner(Task("t", "3 packs of 5?"), "e", tracker)
     try:
         workflow = load_plugin(f"{FOLDER / 'workflow.py'}:CommandLineAgent", kind="workflow")()
         return tracker, await workflow.execute(tuner.task, tuner)

@@ -247,7 +247,7 @@ async def test_an_example_has_the_tokens_of_an_episode_in_which_the_agent_says_i
         policy = ScriptedPolicy(said, chat_format)
         tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=80), max_turns=8, seed=1)
         task = Task("t", question.query, metadata=task_row(question))
-        tuner = Tuner(task, "t/0", tracker, chat_format, 2048)
+        tuner = Tuner(task, "t/0", tracker)
         try:
             await workflow().execute(task, tuner)
         finally:

@@ -40,7 +40,7 @@ async def played(row: dict, chat_format: ChatFormat, said: list[str]) -> tuple[T
     tracker = ContextTracker(
         ScriptedPolicy(said, chat_format), chat_format, Sampling(max_tokens=48), max_turns=6, seed=1
     )
-    tuner = Tuner(task, "t/0", tracker, chat_format, 4096)
+    tuner = Tuner(task, "t/0", tracker)
     workflow = load_plugin(f"{tutorial_dir() / 'math_agent' / WORKFLOW}:MathAgent", kind="workflow")
     try:
         output = await workflow().execute(task, tuner)

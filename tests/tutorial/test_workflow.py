@@ -71,7 +71,7 @@ async def test_a_real_episode_is_one_exact_timeline_that_reads_as_the_warm_up_co
     task = Task("t", "Lena buys 3 packs of 5 beads and then finds 4 more. How many beads does Lena have?", answer="19")
     policy = ScriptedPolicy(ANSWERS, chat_format)
     tracker = ContextTracker(policy, chat_format, Sampling(max_tokens=64), max_turns=6, seed=1)
-    tuner = Tuner(task, "test/t/0", tracker, chat_format, 2048)
+    tuner = Tuner(task, "test/t/0", tracker)
     workflow = load_plugin(f"{tutorial_dir() / 'math_agent' / WORKFLOW}:MathAgent", kind="workflow")()
     output = await workflow.execute(task, tuner)
     tuner.close()

@@ -31,7 +31,7 @@ async def make(chat_format):
             seed=1,
             auxiliary_models={"gpt": ChatClient("gpt", settings, key="astune.rollout.auxiliary_models.gpt")},
         )
-        tuner = Tuner(Task("t", "q"), "test/t/0", tracker, chat_format, 4096)
+        tuner = Tuner(Task("t", "q"), "test/t/0", tracker)
         opened.append((tuner, server))
         return tuner, tracker, server
 

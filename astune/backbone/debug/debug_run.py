@@ -62,10 +62,8 @@ class DebugRun:
         self.running = True
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._log = log
-        self._stepper = Stepper(
-            self.terminal, self.screen, self.model.chat_format, self.stop, stops=_has_stops(self.config)
-        )
-        self._observer = DebugObserver(self.screen, self._stepper, self.model.chat_format, self.model.source, studio)
+        self._stepper = Stepper(self.terminal, self.screen, self.stop, stops=_has_stops(self.config))
+        self._observer = DebugObserver(self.screen, self._stepper, self.model.source, studio)
         self.setup = replace(self.setup, observer=self._observer)
         async with self.setup.share():
             await self._play(groups)
@@ -81,7 +79,7 @@ class DebugRun:
 
     async def _show_lesson(self, name: str, config: AstuneConfig, groups: list[Group]) -> None:
         """Show what the model would learn from a group, its own part of it."""
-        rules = BatchRules.of(config, self.setup.policy.context_length)
+        rules = BatchRules.of(config, self.setup.models.find_length(name, self.setup.policy.context_length))
         if rules.agent_reward == "leave_one_out":
             rules = replace(rules, agent_reward="same")
             self.screen.note("agent_reward: nothing is played again here, so agents are paid the episode's reward")
@@ -155,15 +153,14 @@ class DebugRun:
                 self._stepper.branches.clear()
 
     def _make_replay(self, start: Branch | Recording | None, played: dict[str, Episode]) -> EpisodeReplay | None:
-        chat_format = self.model.chat_format
         if start is None:
             return None
         patience = math.inf if _has_stops(self.config) else PATIENCE
         if isinstance(start, Recording):
-            return EpisodeReplay(start.episode, chat_format, patience=patience)
+            return EpisodeReplay(start.episode, patience=patience)
         parent = played[start.episode_id]
         answers = {start.call: start.answer}
-        return EpisodeReplay(parent, chat_format, until=start.call, answers=answers, patience=patience)
+        return EpisodeReplay(parent, until=start.call, answers=answers, patience=patience)
 
     def _finish(self, episode: Episode) -> None:
         self.episodes.append(episode)

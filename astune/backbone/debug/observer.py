@@ -13,7 +13,6 @@ from astune.backbone.debug.studio import Studio
 from astune.backbone.debug.terminal import Interrupted
 from astune.backbone.debug.views.screen import Screen
 from astune.context_tracker.calls import Answer, Call, Source, with_call_ids
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import show_content
 from astune.context_tracker.tracker import ContextTracker
 from astune.recordings.replay import EpisodeReplay, ReplaySource
@@ -43,13 +42,12 @@ class DebugObserver(Observer):
         self,
         screen: Screen,
         stepper: Stepper,
-        chat_format: ChatFormat,
         policy: Source | None,
         studio: Studio | None,
     ) -> None:
         self.episodes: list[Episode] = []
         """Episodes that are over, cancelled ones too."""
-        self._screen, self._stepper, self._format, self._policy = screen, stepper, chat_format, policy
+        self._screen, self._stepper, self._policy = screen, stepper, policy
         self._studio = studio
         self._replay: EpisodeReplay | None = None
         self._running: RunningEpisode | None = None
@@ -68,7 +66,7 @@ class DebugObserver(Observer):
         if name is None and self._policy is not None:
             source = self._policy
         if self._replay is not None:
-            source = ReplaySource(self._replay, source, self._format, name)
+            source = ReplaySource(self._replay, source, name)
         return WatchedSource(source, self)
 
     def on_start(self, episode_id: str, task: Task, tracker: ContextTracker, work: Coroutine[Any, Any, object]) -> None:
@@ -113,7 +111,7 @@ class DebugObserver(Observer):
         if not answers.given:
             started = time.perf_counter()
             answer = await answers.again()
-            text = self._format.decode(answer.output_ids)
+            text = call.chat_format.decode(answer.output_ids)
             self._screen.call_done(call, answer, text, time.perf_counter() - started)
         await self._stop(Stop("answer", running, call, answers))
         assert answers.current is not None
@@ -130,7 +128,7 @@ class DebugObserver(Observer):
     def _show_call(self, call: Call) -> None:
         prompt = tuple(call.prompt.ids)
         known = max((common_start(earlier, prompt) for earlier in self._shown), default=0)
-        self._screen.call_started(call, known, self._format.decode(prompt[known:]))
+        self._screen.call_started(call, known, call.chat_format.decode(prompt[known:]))
         self._shown.append(prompt)
 
     def _find_new_results(self, call: Call) -> list[Mapping[str, Any]]:

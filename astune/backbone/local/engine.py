@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ import torch
 from astune.backbone.base import Backbone
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.model.model import LoadedModel, load_model
-from astune.backbone.local.sampling.adapter_sampler import AdapterPlaces, AdapterSampler
+from astune.backbone.local.sampling.adapter_sampler import AdapterPlaces, AdapterSampler, NamedSamplers
+from astune.backbone.local.sampling.driver import Driver
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.backbone.lora.settings import SOLE
 from astune.backbone.policies.compared import ANY_QUESTION, IN_FLOAT32, OTHERWISE, ComparedAnswers
@@ -23,12 +25,11 @@ from astune.backbone.vllm.server import NamedServer, OwnServer, VllmServer, chec
 from astune.backbone.vllm.settings import NAME, Served, make_served, settings_of
 from astune.backbone.vllm.weights import ServedWeights
 from astune.config.load import LoadedConfig
-from astune.config.rules.models import config_of, configs_of_trained, places_of
+from astune.config.rules.models import config_of, configs_of_trained, places_of, split_by_base
 from astune.config.schema import AstuneConfig
-from astune.context_tracker.model_dir import check_starts, load_chat_format
+from astune.context_tracker.model_dir import check_starts, load_chat_format, load_formats, resolve_base_dir
 from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.monitor.disk import follow_umask
-from astune.rollout.rounds import Rounds
 from astune.support.concurrency import finish
 from astune.training.engine import Engine
 from astune.training.start import run_training
@@ -47,53 +48,93 @@ class LocalBackbone(Backbone):
 
 
 def load_engine(config: AstuneConfig) -> Engine:
-    """Load the model of `astune.model` for sampling and training, one beside the other or by turns."""
+    """Load the model of `astune.model`, or those of `astune.models`, for sampling and training, one beside the other or
+    by turns."""
     if config.rollout.engine == "vllm":
         return load_served(config)
-    rounds = Rounds()
+    driver = Driver()
     beside = config.synchronizer.style == "async"
-    loaded, sampler, chat_format = load_policy(config, rounds, beside=beside)
     if config.models:
-        adapters = loaded.sampling_adapters
-        assert adapters is not None, "astune.config.rules asks for them"
-        learners = load_learners(config, loaded, sampler, beside=beside)
+        chat_format, held = load_models(config, driver, beside=beside)
+        learners = load_learners(config, held, beside=beside)
         places = {
-            name: AdapterPlaces(adapters, sampler, model.past_of, places_of(config)[name])
+            name: held[model.past_of].make_places(model.past_of, places_of(config)[name])
             for name, model in config.models.items()
             if model.past_of is not None
         }
+        policy = NamedSamplers({place: each.part for place, each in held.items()})
         first = next(iter(learners.values()))
-        return Engine(sampler, first, chat_format, rounds, beside, models=learners, places=places)
+        return Engine(policy, first, chat_format, driver.rounds, beside, models=learners, places=places)
+    loaded, sampler, chat_format = load_policy(config, driver, beside=beside)
     learner = LocalLearner(loaded, sampler, config.algorithm, config.trainer, beside=beside)
-    return Engine(sampler, learner, chat_format, rounds, beside)
+    return Engine(sampler, learner, chat_format, driver.rounds, beside)
 
 
-def load_learners(
-    config: AstuneConfig, loaded: LoadedModel, sampler: Sampler, *, beside: bool = False
-) -> dict[str, LocalLearner]:
+@dataclass(frozen=True)
+class Held:
+    """One of several models in memory, an adapter or a whole one, and the sampler that answers for it."""
+
+    loaded: LoadedModel
+    sampler: Sampler
+
+    @property
+    def part(self) -> AdapterSampler:
+        return AdapterSampler(self.sampler, self.loaded.adapter)
+
+    def make_places(self, name: str, places: Sequence[str]) -> AdapterPlaces:
+        adapters = self.loaded.sampling_adapters
+        assert adapters is not None, "astune.config.rules asks for them"
+        return AdapterPlaces(adapters, self.sampler, name, places)
+
+
+def load_models(
+    config: AstuneConfig, driver: Driver | None = None, *, beside: bool = False
+) -> tuple[ChatFormat, dict[str, Held]]:
+    """Load `astune.models`, by the names under which the policy answers, and the chat format of `astune.model`. Those
+    that are adapters over one base have it and a sampler in common, all samplers one driver. Raises ModelError where
+    one is not there, before any is loaded."""
+    driver = driver or Driver()
+    chat_format = load_chat_format(config.model, resolve_base_dir(config.model.path, weights=False))
+    load_formats(config, chat_format)
+    check_starts(config.models)
+    held = {}
+    for names, own in split_by_base(config).items():
+        trained = any(config.models[name].learns for name in names)
+        loaded, sampler, _ = load_policy(own, driver, beside=beside and trained, trained=trained)
+        for place in chain.from_iterable(places_of(config)[name] for name in names):
+            held[place] = Held(loaded.of(place if own.models else SOLE), sampler)
+    return chat_format, held
+
+
+def load_learners(config: AstuneConfig, held: Mapping[str, Held], *, beside: bool = False) -> dict[str, LocalLearner]:
     """Make a learner for each of `astune.models` that is trained; a frozen one has none. Each learns its own adapter,
-    and publishes to its own part of the sampler."""
-    frozen = [place for name, places in places_of(config).items() if not config.models[name].learns for place in places]
+    or model, and publishes to its own part of a sampler."""
+    frozen = [name for name, model in config.models.items() if not model.learns]
+    parts = [held[place].part for name in frozen for place in places_of(config)[name]]
     learners = {}
     for name, own in configs_of_trained(config).items():
-        adapter = loaded.of(name)
-        adapter.begun |= config.models[name].start_from is not None
-        part = AdapterSampler(sampler, name, frozen)
-        learners[name] = LocalLearner(adapter, part, own.algorithm, own.trainer, beside=beside)
+        loaded = held[name].loaded
+        loaded.begun |= config.models[name].start_from is not None
+        part = AdapterSampler(held[name].sampler, loaded.adapter, parts)
+        learners[name] = LocalLearner(loaded, part, own.algorithm, own.trainer, beside=beside)
     return learners
 
 
 def load_policy(
-    config: AstuneConfig, rounds: Rounds | None = None, *, beside: bool = False, chat_format: ChatFormat | None = None
+    config: AstuneConfig,
+    driver: Driver | None = None,
+    *,
+    beside: bool = False,
+    chat_format: ChatFormat | None = None,
+    trained: bool = True,
 ) -> tuple[LoadedModel, Sampler, ChatFormat]:
     """Load the model of `astune.model`, with the adapters of `astune.models`, a sampler over it, or `beside` it, over a
-    copy, and its chat format, if that is not there."""
+    copy, and its chat format, if that is not there. One that is not to be `trained` is only as it is sampled."""
     torch.manual_seed(config.seed)
     shapes = {
         place: config_of(config, name).model.lora for name, places in places_of(config).items() for place in places
     }
-    check_starts(config.models)
-    loaded = load_model(config.model, shapes or (SOLE,))
+    loaded = load_model(config.model, shapes or (SOLE,), trained=trained)
     for name, model in config.models.items():
         start = model.start_from or (config.models[model.past_of].start_from if model.past_of else None)
         if start is not None:
@@ -108,7 +149,7 @@ def load_policy(
         decode=chat_format.decode,
         family=loaded.family,
         adapters=loaded.sampling_adapters,
-        rounds=rounds,
+        driver=driver,
     )
     return loaded, sampler, chat_format
 

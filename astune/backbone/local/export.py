@@ -29,7 +29,8 @@ def export_checkpoint(
     """
     adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     if not adapter and not (checkpoint / "config.json").is_file():
-        models = ", ".join(file.parent.name for file in sorted(checkpoint.glob(f"*/{ADAPTER_CONFIG}")))
+        files = [*checkpoint.glob(f"*/{ADAPTER_CONFIG}"), *checkpoint.glob("*/config.json")]
+        models = ", ".join(sorted(file.parent.name for file in files))
         advice = f". It has several models ({models}); name the folder of one" if models else ""
         raise ModelError(f"{checkpoint} is no checkpoint: it has neither config.json nor {ADAPTER_CONFIG}{advice}")
     if adapter and not merged and dtype is not None:

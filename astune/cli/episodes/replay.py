@@ -229,6 +229,8 @@ def _decode(recording: Recording) -> Decode | None:
     if recording.config is None:
         return None
     model = recording.config.astune.model
+    if any(own.path is not None for own in recording.config.astune.models.values()):
+        return None  # ids alone, which are of several
     if model.path != "tiny" and not Path(model.path).is_dir():
         from huggingface_hub import try_to_load_from_cache
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from astune.config.model import NamedModelConfig
 from astune.config.rules.method import rules_of
-from astune.config.schema import AstuneConfig, TrainerConfig
+from astune.config.schema import AstuneConfig, LoraConfig, TrainerConfig
 from astune.config.section import merge
 from astune.errors import nearest
 
@@ -42,8 +42,7 @@ OF_THE_RUN = {
 def config_of(astune: AstuneConfig, name: str) -> AstuneConfig:
     """The configuration of one of several models; earlier versions have that of the model they are of. Raises
     pydantic's ValidationError where its own keys are wrong."""
-    own = astune.models[name]
-    own = astune.models.get(own.past_of or name, own)
+    own = _own(astune, name)
     lora, trainer, algorithm = (
         type(section).model_validate(merge(section.model_dump(), given))
         for section, given in (
@@ -52,8 +51,45 @@ def config_of(astune: AstuneConfig, name: str) -> AstuneConfig:
             (astune.algorithm, own.algorithm),
         )
     )
-    model = astune.model.model_copy(update={"lora": lora})
+    if is_whole(astune, name):
+        lora = LoraConfig.model_validate(own.lora)  # what the run says of its adapters is not for it
+    model = astune.model.model_copy(update={"lora": lora, "path": own.path or astune.model.path})
     return astune.model_copy(update={"model": model, "trainer": trainer, "algorithm": algorithm})
+
+
+def _own(astune: AstuneConfig, name: str) -> NamedModelConfig:
+    own = astune.models[name]
+    return astune.models.get(own.past_of or name, own)
+
+
+def is_whole(astune: AstuneConfig, name: str) -> bool:
+    """True of one of several models that is no adapter, but has all its weights for itself."""
+    return _own(astune, name).lora.get("rank", astune.model.lora.rank) is None
+
+
+def share_bases(astune: AstuneConfig) -> list[list[str]]:
+    """List the models by the weights that they share: adapters over one base together, a whole one by itself."""
+    found: dict[tuple[str | None, str], list[str]] = {}
+    for name in astune.models:
+        base = (None, name) if is_whole(astune, name) else (_own(astune, name).path or astune.model.path, "")
+        found.setdefault(base, []).append(name)
+    return list(found.values())
+
+
+def split_by_base(astune: AstuneConfig) -> dict[tuple[str, ...], AstuneConfig]:
+    """Split the configuration of several models: a part for those that share weights, by their names, which has them in
+    `models`; that of a whole model is as if it were the only one."""
+    parts = {}
+    for names in share_bases(astune):
+        part = config_of(astune, names[0])
+        own = {
+            name: astune.models[name].model_copy(
+                update={"path": None, "lora": config_of(astune, name).model.lora.model_dump()}
+            )
+            for name in names
+        }
+        parts[tuple(names)] = part.model_copy(update={"models": {} if is_whole(astune, names[0]) else own})
+    return parts
 
 
 def configs_of_trained(astune: AstuneConfig) -> dict[str, AstuneConfig]:
@@ -76,7 +112,9 @@ def begin_with(astune: AstuneConfig, checkpoint: Path) -> AstuneConfig:
     if not astune.models:
         return astune.model_copy(update={"model": astune.model.model_copy(update={"path": str(checkpoint)})})
     models = {
-        name: model if model.frozen else model.model_copy(update={"start_from": str(checkpoint / name)})
+        name: model
+        if model.frozen
+        else model.model_copy(update={"path" if is_whole(astune, name) else "start_from": str(checkpoint / name)})
         for name, model in astune.models.items()
     }
     return astune.model_copy(update={"models": models})
@@ -130,9 +168,9 @@ def pattern_problems(astune: AstuneConfig, agents: Collection[str]) -> Iterator[
                 yield f"astune.{key}", f"no agent matches {pattern!r}.{nearest(pattern, agents)} There are: {known}"
 
 
-def own_key_problems(name: str, model: NamedModelConfig) -> Iterator[tuple[str, str]]:
+def own_key_problems(astune: AstuneConfig, name: str) -> Iterator[tuple[str, str]]:
     """Keys that a model has for itself and cannot have."""
-    key = f"astune.models.{name}"
+    key, model = f"astune.models.{name}", astune.models[name]
     for own in model.trainer:
         if own in TrainerConfig.model_fields and own not in OWN_TRAINER:
             yield f"{key}.trainer.{own}", f"a model has no {own!r} of its own; it may have {', '.join(OWN_TRAINER)}"
@@ -141,8 +179,24 @@ def own_key_problems(name: str, model: NamedModelConfig) -> Iterator[tuple[str, 
     for section in () if model.learns else ("trainer", "algorithm"):
         if getattr(model, section):
             yield f"{key}.{section}", "it is not trained, so that it learns in no way; take the keys out"
-    for own in {"lora", "frozen"} & model.model_fields_set if model.past_of else ():
+    for own in {"lora", "path", "frozen"}.intersection(model.find_changed()) if model.past_of else ():
         yield f"{key}.{own}", f"it has what {model.past_of!r} has, and is never trained; take it out"
+    if is_whole(astune, name):
+        if model.start_from is not None:
+            yield f"{key}.start_from", "it names an adapter, and this one has all its weights (lora.rank); set path"
+        if model.past_of in astune.models:
+            yield (
+                f"{key}.past_of",
+                f"earlier versions are kept as adapters, and {model.past_of!r} has all its weights for itself; set "
+                "lora.rank there, or take a frozen model with a checkpoint of it as path",
+            )
+    names = next(names for names in share_bases(astune) if name in names)
+    has_dora = any(_own(astune, each).lora.get("dora", astune.model.lora.dora) for each in names)
+    if has_dora and names[0] == name and sum(len(places_of(astune)[each]) for each in names) > 1:
+        yield (
+            "astune.model.lora.dora",
+            "DoRA cannot tell the rows of a batch apart, so a base has one such adapter; expected false",
+        )
 
 
 def model_contradictions(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
@@ -218,7 +272,7 @@ def _past(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
     for name, model in astune.models.items():
         key, steps = f"astune.models.{name}", astune.trainer.total_steps
         if model.past_of is None:
-            for own in sorted({"size", "every", "draw"} & model.model_fields_set):
+            for own in sorted({"size", "every", "draw"}.intersection(model.find_changed())):
                 yield f"{key}.{own}", "it is of earlier versions of another model; set past_of there, or take it out"
         elif model.past_of not in trained:
             yield (
@@ -255,25 +309,13 @@ def _turns(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
 
 
 def _engine(astune: AstuneConfig) -> Iterator[tuple[str, str]]:
-    """Settings with which one sampler cannot answer for several models."""
-    lora = astune.model.lora
-    if lora.rank is None:
-        yield (
-            "astune.model.lora.rank",
-            "not set, and the models of a run are adapters over one base; set it, as 16 (whole models side by side are "
-            "for runs of their own)",
-        )
-    if lora.dora:
-        yield (
-            "astune.model.lora.dora",
-            "DoRA cannot tell the rows of a batch apart, so it has one adapter; expected false",
-        )
+    """Settings with which the engine cannot answer for several models."""
     if any("base" in model.lora for model in astune.models.values()):
-        yield "astune.models", "lora.base is of the weights that all have in common; set it in astune.model.lora"
+        yield "astune.models", "lora.base is of the weights that adapters have in common; set it in astune.model.lora"
     if astune.traits.own_engine and astune.rollout.engine == "vllm":
         yield (
             "astune.rollout.engine",
-            "'vllm' is handed one model; expected 'torch', whose sampler answers for all of astune.models in one pass",
+            "'vllm' is handed one model; expected 'torch', which answers for all of astune.models",
         )
 
 

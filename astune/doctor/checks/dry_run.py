@@ -30,7 +30,7 @@ from astune.support.user_code import code_of, place_of, source_of
 from astune.support.user_values import text_of
 from astune.task_judge import Judge
 from astune.tools import ToolServers
-from astune.training.rollout_setup import NoPolicy, environments_of, models_of, sampling_for
+from astune.training.rollout_setup import NoPolicy, agent_models, environments_of, sampling_for
 from astune.types import Episode, StopReason, Task, Verdict
 from astune.workflow.agentscope import HOST_TOOLS
 from astune.workflow.workflow_base import as_workflow
@@ -104,7 +104,7 @@ def dry_setup(checked: CheckedConfig) -> RolloutSetup:
         config=config.rollout,
         judge_timeout=SECONDS,
         auxiliary_models=auxiliary_models,
-        models=models_of(config),
+        models=agent_models(config, {}),
         environments=environments_of(service),
         environment_params=service.params,
         tools=checked.servers,

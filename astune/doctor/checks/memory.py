@@ -47,7 +47,7 @@ def check_memory(checked: CheckedConfig) -> Iterator[Finding]:
             fix="set it to 'auto' or 'cpu'; on the machine with the GPU, run the doctor there",
         )
         return
-    parts = estimate(checked.size, checked.config, _extent(checked, memory))
+    parts = estimate(checked.size, checked.config, _extent(checked, memory), checked.sizes)
     needed = sum(parts.values()) + LIBRARIES
     sum_of = " + ".join(f"{name} {show_bytes(size)}" for name, size in parts.items())
     said = f"about {show_bytes(needed)} of {show_bytes(memory.total)} ({memory.name}): {sum_of} + Python and torch"

@@ -97,7 +97,9 @@ def _room(checked: CheckedConfig, folder: Path) -> Iterator[Finding]:
     best = sum(figure is not None for figure in figures_of_best(checked.config).values())
     kept = trainer.keep_checkpoints + best + 1 + max(len(checked.stages()) - 1, 0)
     try:
-        numbers = sum(count_trained(checked.size, own) for own in configs_of_trained(checked.config).values())
+        sizes = checked.sizes
+        trained = configs_of_trained(checked.config).values()
+        numbers = sum(count_trained(sizes.get(own.model.path, checked.size), own) for own in trained)
     except Missing:
         return
     checkpoints = float(kept * BYTES_PER_PARAMETER * numbers)

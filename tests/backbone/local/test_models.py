@@ -17,10 +17,11 @@ from safetensors.torch import load_file, save
 
 from astune.algorithm import to_samples
 from astune.backbone.local import engine as local_engine
-from astune.backbone.local.engine import load_engine, load_learners, load_policy
+from astune.backbone.local.engine import load_engine, load_learners, load_models
 from astune.backbone.local.learning.learner import LocalLearner
 from astune.backbone.local.learning.reference import score_samples
 from astune.backbone.local.model.model import LoadedModel, load_model
+from astune.backbone.local.sampling.adapter_sampler import NamedSamplers
 from astune.backbone.local.sampling.sampler import Sampler
 from astune.cli import main
 from astune.config.load import load_config
@@ -115,8 +116,7 @@ def test_each_model_learns_from_its_own_tokens_alone_bit_for_bit(
     agents = {"wolf": {"wolf_1"}, "villager": {"chief"}}
     for (name, own), given in zip(agents.items(), taught.values(), strict=True):
         assert {sample.timeline.agent for samples, _ in given for sample in samples} == own
-        loaded, sampler, _ = load_policy(config)
-        learner = load_learners(config, loaded, sampler)[name]
+        learner = load_learners(config, load_models(config)[1])[name]
         for samples, rate in given:
             asyncio.run(learner.update(samples, rate))
             asyncio.run(learner.publish())
@@ -255,15 +255,15 @@ def test_a_model_begins_with_an_adapter_and_one_that_does_not_fit_harms_no_other
     report, conf, _ = straight
     start = RunDir(report.run_dir).checkpoints()[-1]
     config = load_config(conf, [f"astune.models.ghost.start_from={start / 'villager'}"]).config.astune
-    loaded = load_policy(config)[0]
-    assert loaded.adapters is not None
-    begun = [parameter.abs().sum().item() for parameter in loaded.adapters.parameters("ghost")]
-    untouched = [parameter.abs().sum().item() for parameter in loaded.adapters.parameters("villager")]
+    held = load_models(config)[1]
+    begun, untouched = (
+        [parameter.abs().sum().item() for parameter in held[name].loaded.trainable()] for name in ("ghost", "villager")
+    )
     assert all(begun) and untouched.count(0.0) == len(untouched) // 2  # B of a new one is 0
     engine = load_engine(config)
     assert engine.learners.keys() == {"wolf", "villager"}
     asyncio.run(engine.policy.generate([1, 2, 3], Sampling(max_tokens=2, model="ghost")))
-    cache = cast("Sampler", engine.policy)._cache
+    cache = cast("NamedSamplers", engine.policy).parts["ghost"]._sampler._cache
     assert cache.lengths.any()
     asyncio.run(engine.learners["wolf"].publish())
     assert not cache.lengths.any()  # what comes next does not depend on what a frozen one said before
@@ -276,9 +276,9 @@ def test_a_model_begins_with_an_adapter_and_one_that_does_not_fit_harms_no_other
         ),
     ):
         with pytest.raises(ModelError, match=said):
-            load_policy(load_config(conf, [f"astune.models.villager.start_from={wrong}"]).config.astune)
+            load_models(load_config(conf, [f"astune.models.villager.start_from={wrong}"]).config.astune)
     with pytest.raises(ModelError, match=r"wolf is another one: astune.model.lora.rank is 4, and was 2"):
-        load_policy(other)
+        load_models(other)
 
 
 def test_each_model_may_keep_its_own_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -455,18 +455,18 @@ def test_models_learn_while_all_of_them_answer_and_each_answer_is_of_the_version
                 before = [0, *versions[turn.model]]
                 assert before[max(record.step - 2, 0)] <= turn.policy_version <= before[record.step - 1]
     assert {name for name, _ in said} == {"wolf", "villager", "ghost", "past"} and len(said) >= 6
-    loaded = load_policy(load_config(conf).config.astune)[0]
+    held = load_models(load_config(conf).config.astune)[1]
     for (name, version), turns in sorted(said.items()):
         if version:
             own = "villager" if name == "past" else name
             step = versions[own].index(version) + 1
-            loaded.of(name).begin_adapter(RunDir(report.run_dir).checkpoint_path(step) / own)
+            held[name].loaded.begin_adapter(RunDir(report.run_dir).checkpoint_path(step) / own)
         for turn in turns[:4]:
             tokens = (*turn.prompt_ids, *turn.output_ids)
             span = Span(0, len(turn.prompt_ids), len(tokens), 0, turn.temperature, True, tuple(turn.logprobs))
             count = len(turn.output_ids)
             sample = Sample(Timeline(name, tokens, (span,)), (1.0,), (1 / count,), "t", "e")
-            (found,) = score_samples(loaded.of(name), [sample], 10**4)
+            (found,) = score_samples(held[name].loaded, [sample], 10**4)
             assert found == pytest.approx(list(turn.logprobs), abs=1e-4)
 
 

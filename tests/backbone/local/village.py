@@ -9,6 +9,9 @@ class Village(Workflow):
     """A wolf and a villager speak by turns, and an elder and a chief once. The more digits a side says, the more it
     wins."""
 
+    def measure(self, text: str) -> float:
+        return sum(sign.isdigit() for sign in text) / max(len(text), 1)
+
     async def execute(self, task: Task, tuner: Tuner) -> WorkflowOutput:
         said = {"wolf_1": "", "elder": "", "villager_1": "", "chief": ""}
         talk = [{"role": "user", "content": task.query}]
@@ -19,7 +22,14 @@ class Village(Workflow):
             text = answer.choices[0].message.content or ""
             talk += [{"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
             said[agent] += text
-        shares = {agent: sum(sign.isdigit() for sign in text) / max(len(text), 1) for agent, text in said.items()}
+        shares = {agent: self.measure(text) for agent, text in said.items()}
         tuner.reward("wolf_1", shares["wolf_1"])
         tuner.reward("villager_1", shares["villager_1"] - shares["wolf_1"])
         return WorkflowOutput(answer="", reward=shares["villager_1"])
+
+
+class Hamlet(Village):
+    """The same for models that say anything: what counts differs from one text to nearly every other."""
+
+    def measure(self, text: str) -> float:
+        return sum(map(ord, text)) % 97 / 97

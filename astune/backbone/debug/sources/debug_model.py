@@ -12,6 +12,7 @@ from astune.backbone.debug.sources.scripted import ScriptedSource, read_script
 from astune.backbone.debug.terminal import Terminal
 from astune.clients.chat import ChatClient
 from astune.config.chat_models import AuxiliaryModelConfig
+from astune.config.rules.models import split_by_base
 from astune.config.schema import AstuneConfig
 from astune.context_tracker.calls import Answer, Call, Source
 from astune.context_tracker.chat_source import ChatSource
@@ -40,11 +41,9 @@ class EndpointsSource:
 
     is_policy = True
 
-    def __init__(
-        self, clients: Sequence[ChatClient], chat_format: ChatFormat, terminal: Terminal, *, allow_inexact: bool
-    ) -> None:
+    def __init__(self, clients: Sequence[ChatClient], terminal: Terminal, *, allow_inexact: bool) -> None:
         self._clients = list(clients)
-        self._sources = [ChatSource(client, chat_format, allow_inexact=allow_inexact) for client in clients]
+        self._sources = [ChatSource(client, allow_inexact=allow_inexact) for client in clients]
         self._terminal = terminal
         self._latest = 0
 
@@ -70,7 +69,7 @@ class EndpointsSource:
         raise PolicyError(failures[0] if count == 1 else "\n".join(["no endpoint answered:", *failures]))
 
 
-def endpoint_source(config: AstuneConfig, chat_format: ChatFormat, terminal: Terminal) -> tuple[str, EndpointsSource]:
+def endpoint_source(config: AstuneConfig, terminal: Terminal) -> tuple[str, EndpointsSource]:
     """Make the source of `astune.debug.model`, an address or all of `astune.debug.endpoints`, and its name.
 
     Each is asked for its list of models. Raises ConfigError if there are none, none can be reached, or the address
@@ -80,7 +79,7 @@ def endpoint_source(config: AstuneConfig, chat_format: ChatFormat, terminal: Ter
     assert spec is not None, "the caller has looked"
     clients = _list_clients(config.debug.endpoints, terminal) if spec == "endpoints" else [_find_at_address(spec)]
     name = f"endpoint {describe(clients[0])}" if len(clients) == 1 else f"endpoints {', '.join(map(describe, clients))}"
-    return name, EndpointsSource(clients, chat_format, terminal, allow_inexact=config.rollout.allow_inexact)
+    return name, EndpointsSource(clients, terminal, allow_inexact=config.rollout.allow_inexact)
 
 
 def describe(client: ChatClient) -> str:
@@ -177,17 +176,22 @@ def choose_model(config: AstuneConfig, terminal: Terminal) -> DebugModel:
         name = f"replay ({rest.rpartition('/')[2]})"
     elif kind == "scripted":
         name = f"scripted ({rest.rpartition('/')[2]})"
-        source = ScriptedSource(read_script(rest), chat_format)
+        source = ScriptedSource(read_script(rest))
     elif spec == "human":
-        source = HumanSource(terminal, chat_format)
+        source = HumanSource(terminal)
     else:
-        name, source = endpoint_source(config, chat_format, terminal)
+        name, source = endpoint_source(config, terminal)
     length = config.model.max_model_len or chat_format.context_length or UNKNOWN_CONTEXT_LENGTH
     return DebugModel(name, NoPolicy(length), chat_format, source)
 
 
 def _load_local(config: AstuneConfig) -> DebugModel:
-    from astune.backbone.local.engine import load_policy
+    from astune.backbone.local.engine import load_models, load_policy
+    from astune.backbone.local.sampling.adapter_sampler import NamedSamplers
 
+    if config.models:
+        chat_format, held = load_models(config)
+        paths = dict.fromkeys(own.model.path for own in split_by_base(config).values())
+        return DebugModel(", ".join(paths), NamedSamplers({n: each.part for n, each in held.items()}), chat_format)
     loaded, sampler, chat_format = load_policy(config)
     return DebugModel(config.model.path, sampler, chat_format, loaded=(loaded, sampler))

@@ -11,7 +11,6 @@ from typing import Any
 from astune.backbone.debug.sources.typed_answer import NotAnAnswer, message_answer, raw_answer, read_call
 from astune.backbone.debug.terminal import Terminal
 from astune.context_tracker.calls import Answer, Call, read_answer
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.prompt.messages import content_text
 from astune.context_tracker.scripted_policy import cut_short
 from astune.errors import PolicyError, nearest
@@ -54,9 +53,8 @@ class HumanSource:
 
     is_policy = True
 
-    def __init__(self, terminal: Terminal, chat_format: ChatFormat) -> None:
+    def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._format = chat_format
         self._welcomed = False
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
@@ -72,12 +70,12 @@ class HumanSource:
                 generation = self._take(draft, line)
             except NotAnAnswer as reason:
                 self._say(f"Not sent: {reason}", style="red")
-        output_ids, finish_reason = cut_short(generation.output_ids, sampling, self._format.decode)
+        output_ids, finish_reason = cut_short(generation.output_ids, sampling, call.chat_format.decode)
         if finish_reason == "length":
             self._say(f"Cut after {sampling.max_tokens} tokens, as a model's answer would be.")
         logprobs = generation.logprobs[: len(output_ids)]
         sent = replace(generation, output_ids=output_ids, logprobs=logprobs, finish_reason=finish_reason)
-        return read_answer(self._format, call, sent)
+        return read_answer(call, sent)
 
     def _take(self, draft: _Draft, line: str) -> Generation | None:
         """The answer if `line` completes it."""
@@ -99,8 +97,8 @@ class HumanSource:
             raise NotAnAnswer(f"there is no {command}.{nearest(command, _COMMANDS)} /help lists what there is")
         elif command or draft.calls:
             if draft.call.request.prompt is not None or (draft.call.prompt.answer_start and not draft.calls):
-                return raw_answer(self._format, draft.call, line)
-            return message_answer(self._format, draft.call, draft.message(line if line.strip() else None))
+                return raw_answer(draft.call.chat_format, draft.call, line)
+            return message_answer(draft.call.chat_format, draft.call, draft.message(line if line.strip() else None))
         else:
             self._say("Type the answer in one line, or /help.")
         return None
@@ -113,7 +111,7 @@ class HumanSource:
             place = _REPLACE.fullmatch(line)
             if line == ".":
                 try:
-                    return raw_answer(self._format, draft.call, "\n".join(draft.raw))
+                    return raw_answer(draft.call.chat_format, draft.call, "\n".join(draft.raw))
                 except NotAnAnswer as reason:
                     self._say(f"Not sent: {reason}", style="red")
                     self._say(self._number_lines(draft.raw))

@@ -24,7 +24,6 @@ import yaml
 from astune.config.source import Loader
 from astune.context_tracker.calls import Answer, Call, read_answer
 from astune.context_tracker.prompt.answer_formats.base import ReasoningMarks
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.context_tracker.scripted_policy import make_generation
 from astune.context_tracker.write_answer import answer_ids, find_opened_reasoning, reasoning_text
 from astune.errors import ConfigError, PolicyError, RolloutError, WorkflowError, nearest
@@ -54,28 +53,27 @@ class ScriptedSource:
 
     is_policy = True
 
-    def __init__(self, script: AnswerScript, chat_format: ChatFormat) -> None:
+    def __init__(self, script: AnswerScript) -> None:
         self._script = script
-        self._format = chat_format
 
     def episode_started(self, task_id: str) -> None:
         """Lists of answers start anew."""
         self._script.episode_started(task_id)
 
     async def answer(self, call: Call, sampling: Sampling) -> Answer:
-        where, given = await self._script.next(call, self._format.decode(call.prompt.ids))
+        where, given = await self._script.next(call, call.chat_format.decode(call.prompt.ids))
         try:
-            ids = self._encode(call, given) if isinstance(given, str) else answer_ids(self._format, call, given)
+            ids = self._encode(call, given) if isinstance(given, str) else answer_ids(call.chat_format, call, given)
         except WorkflowError as error:
             raise PolicyError(f"{where}: {error}") from error
-        return read_answer(self._format, call, make_generation(ids, sampling, self._format))
+        return read_answer(call, make_generation(ids, sampling, call.chat_format))
 
     def _encode(self, call: Call, text: str) -> list[int]:
         """A text that does not go on with the reasoning that the prompt has opened comes after an empty block."""
-        marks: ReasoningMarks | None = find_opened_reasoning(self._format, call)
+        marks: ReasoningMarks | None = find_opened_reasoning(call.chat_format, call)
         if marks is not None and call.request.prompt is None and marks.closing not in text:
-            text = reasoning_text(self._format, call, "") + text
-        return [*self._format.encode(text), self._format.stop_token_ids[0]]
+            text = reasoning_text(call.chat_format, call, "") + text
+        return [*call.chat_format.encode(text), call.chat_format.stop_token_ids[0]]
 
 
 def read_script(spec: str) -> AnswerScript:

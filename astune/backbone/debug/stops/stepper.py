@@ -18,7 +18,6 @@ from astune.backbone.debug.terminal import Interrupted, Terminal
 from astune.backbone.debug.views.on_demand import SHOWS, NothingToShow
 from astune.backbone.debug.views.screen import Screen
 from astune.context_tracker.calls import Answer, read_answer
-from astune.context_tracker.prompt.chat_format import ChatFormat
 from astune.errors import RolloutError, nearest
 from astune.recordings.replay import EDITED
 from astune.support.terminal import Text
@@ -46,14 +45,13 @@ class Stepper:
         self,
         terminal: Terminal,
         screen: Screen,
-        chat_format: ChatFormat,
         quit_run: Callable[[], None],
         *,
         stops: bool,
     ) -> None:
         self.branches: list[Branch] = []
         """Branches to play once the episode is over."""
-        self._terminal, self._screen, self._format = terminal, screen, chat_format
+        self._terminal, self._screen = terminal, screen
         self._quit_run = quit_run
         self.until: Until = "next stop" if stops else "end of the run"
         """The stop that the run goes on to from here."""
@@ -118,7 +116,7 @@ class Stepper:
         found = [what for what in SHOWS if rest and what.startswith(rest)]
         if len(found) != 1:
             raise NothingToShow(f"show what?{nearest(rest, SHOWS)} There are: {', '.join(SHOWS)}")
-        SHOWS[found[0]](self._screen.console, stop, self._format)
+        SHOWS[found[0]](self._screen.console, stop)
         return False
 
     async def _edit(self, stop: Stop, rest: str) -> bool:
@@ -126,7 +124,7 @@ class Stepper:
         again."""
         assert stop.call is not None and stop.answers is not None
         now = stop.answers.current
-        before = stop.answers.draft or ("" if now is None else self._format.decode(now.output_ids))
+        before = stop.answers.draft or ("" if now is None else stop.call.chat_format.decode(now.output_ids))
         text = rest.replace("\\n", "\n") or self._terminal.edit(before)
         try:
             answer = self._read_written(stop, text)
@@ -142,8 +140,8 @@ class Stepper:
 
     def _read_written(self, stop: Stop, text: str) -> Answer:
         assert stop.call is not None
-        answer = read_answer(self._format, stop.call, read_typed_answer(self._format, stop.call, text))
-        return replace(answer, excluded=EDITED)
+        written = read_typed_answer(stop.call.chat_format, stop.call, text)
+        return replace(read_answer(stop.call, written), excluded=EDITED)
 
     async def _sample(self, stop: Stop, rest: str) -> bool:
         assert stop.answers is not None
@@ -165,7 +163,7 @@ class Stepper:
             other = self._read_written(stop, rest) if rest else await stop.answers.draw(len(stop.answers.given))
         self.branches.append(Branch(stop.running.episode_id, stop.call.number, other))
         self._screen.note("a branch: it is played when this episode is over, from here on with this answer", "cyan")
-        self._screen.call_done(stop.call, other, self._format.decode(other.output_ids))
+        self._screen.call_done(stop.call, other, stop.call.chat_format.decode(other.output_ids))
         return False
 
     async def _where(self, stop: Stop, rest: str) -> bool:
@@ -192,7 +190,7 @@ class Stepper:
 
     def _show_answer(self, stop: Stop, answer: Answer) -> None:
         assert stop.call is not None
-        self._screen.call_done(stop.call, answer, self._format.decode(answer.output_ids))
+        self._screen.call_done(stop.call, answer, stop.call.chat_format.decode(answer.output_ids))
 
 
 def find_awaited_lines(work: object) -> list[str]:

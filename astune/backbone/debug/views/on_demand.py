@@ -35,7 +35,7 @@ class NothingToShow(AstuneError):
     pass
 
 
-def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_messages(console: Console, stop: Stop) -> None:
     """The conversation as the agent sent it, and the answer if there is one. At the end of an episode: those of all
     agents, each whole."""
     for title, messages in _list_conversations(stop):
@@ -50,7 +50,7 @@ def show_messages(console: Console, stop: Stop, chat_format: ChatFormat) -> None
                 _print(console, f"{call['function']['name']}({call['function']['arguments']})", "magenta")
 
 
-def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_tools(console: Console, stop: Stop) -> None:
     """The tools that the agent offered the model, with the types of the arguments."""
     tools = stop.call.request.tools if stop.call else _find_last_turn(stop).tools
     if not tools:
@@ -67,27 +67,28 @@ def show_tools(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         _print(console, str(function.get("description") or ""), "dim")
 
 
-def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_tokens(console: Console, stop: Stop) -> None:
     """The tokens of the call as the model has them, sampled ones marked, and a table of those of the answer. At the
     end of an episode: every training row."""
     if stop.call is None:
         for timeline in stop.running.tracker.timelines():
             console.print(Text(f"row of {timeline.agent}, {len(timeline.token_ids):,} tokens", style="bold"))
-            _print(console, _mark(console, timeline, chat_format))
+            _print(console, _mark(console, timeline, _format_of(stop, timeline)))
         return
     answer = stop.answers.current if stop.answers else None
     text = Text()
-    for part, style in _split_parts(stop, chat_format):
+    for part, style in _split_parts(stop):
         text.append(part if console.color_system else _bracket(part, style), style=style)
     if answer is not None:
-        part = chat_format.decode(answer.output_ids)
+        part = stop.call.chat_format.decode(answer.output_ids)
         style = TRAINED if _explain_not_trained(stop) is None else SAMPLED
         text.append(part if console.color_system else _bracket(part, style), style=f"bold {style}")
     _print(console, text)
     _print(console, _write_legend(console), "dim")
     if answer is not None:
         why_not = _explain_not_trained(stop)
-        rows = zip(answer.output_ids, answer.logprobs, chat_format.pieces(tuple(answer.output_ids)), strict=True)
+        pieces = stop.call.chat_format.pieces(tuple(answer.output_ids))
+        rows = zip(answer.output_ids, answer.logprobs, pieces, strict=True)
         start = len(answer.prompt_ids)
         trained = "yes" if why_not is None else f"no: {why_not}"
         console.print(
@@ -95,7 +96,7 @@ def show_tokens(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         )
 
 
-def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_timelines(console: Console, stop: Stop) -> None:
     """The training rows so far, and what the call under way will do to them."""
     timelines = stop.running.tracker.timelines()
     if timelines:
@@ -111,7 +112,7 @@ def show_timelines(console: Console, stop: Stop, chat_format: ChatFormat) -> Non
         raise NothingToShow("no call has been answered yet, so there are no training rows")
 
 
-def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_forks(console: Console, stop: Stop) -> None:
     """The reason for which each row does not go on from an earlier one, and the tokens at which they part."""
     timelines = stop.running.tracker.timelines()
     forked = [number for number, line in enumerate(timelines) if line.fork is not None]
@@ -121,10 +122,10 @@ def show_forks(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         line = timelines[number]
         assert line.fork is not None
         console.print(Text.assemble((f"row {number}", "bold cyan"), f"  {line.fork}: {FORKS[line.fork]}"))
-        _print_parting(console, timelines[:number], line, chat_format)
+        _print_parting(console, timelines[:number], line, _format_of(stop, line))
 
 
-def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_verdict(console: Console, stop: Stop) -> None:
     """The verdict, and what the judge was given."""
     if stop.episode is None:
         raise NothingToShow("the workflow is still running: there is no verdict yet (judge runs on to it)")
@@ -141,7 +142,7 @@ def show_verdict(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         _print(console, f"{name} = {value:g}", "dim")
 
 
-def show_task(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_task(console: Console, stop: Stop) -> None:
     """The task as it was read."""
     task = stop.running.task
     for name, value in (("task_id", task.task_id), ("query", task.query), ("answer", task.answer)):
@@ -150,16 +151,16 @@ def show_task(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
         console.print(Text.assemble((f"  {name:<9}", "dim"), json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def show_answers(console: Console, stop: Stop, chat_format: ChatFormat) -> None:
+def show_answers(console: Console, stop: Stop) -> None:
     """The answers drawn at this stop; the agent gets the one that is marked."""
-    if stop.answers is None or not stop.answers.given:
+    if stop.call is None or stop.answers is None or not stop.answers.given:
         raise NothingToShow("there is no answer yet")
     for number, answer in enumerate(stop.answers.given):
         mark = "▸" if number == stop.answers.chosen else " "
         logprob = math.fsum(answer.logprobs)
         facts = f"{len(answer.output_ids)} tokens, logprob {logprob:.2f}, {message_in_words(answer.message)}"
         console.print(Text.assemble((f"{mark} {number} ", "bold"), (facts, "dim")))
-        _print(console, chat_format.decode(answer.output_ids).rstrip())
+        _print(console, stop.call.chat_format.decode(answer.output_ids).rstrip())
 
 
 SHOWS = {
@@ -172,6 +173,11 @@ SHOWS = {
     "task": show_task,
     "answers": show_answers,
 }
+
+
+def _format_of(stop: Stop, line: Timeline) -> ChatFormat:
+    tracker = stop.running.tracker
+    return tracker.format_of(tracker.turns[line.spans[0].turn].model)
 
 
 def _find_last_turn(stop: Stop) -> Turn:
@@ -202,16 +208,17 @@ def _explain_not_trained(stop: Stop) -> str | None:
     return stop.call.why_not_trained(stop.answers.current)
 
 
-def _split_parts(stop: Stop, chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
+def _split_parts(stop: Stop) -> Iterator[tuple[str, str]]:
     """The prompt in pieces of text and how each is shown: sampled and trained, sampled, context."""
     assert stop.call is not None
+    decode = stop.call.chat_format.decode
     prompt = tuple(stop.call.prompt.ids)
     place = 0
     for start, end, style in _find_sampled(stop, prompt):
-        yield chat_format.decode(prompt[place:start]), CONTEXT
-        yield chat_format.decode(prompt[start:end]), style
+        yield decode(prompt[place:start]), CONTEXT
+        yield decode(prompt[start:end]), style
         place = end
-    yield chat_format.decode(prompt[place:]), CONTEXT
+    yield decode(prompt[place:]), CONTEXT
 
 
 def _find_sampled(stop: Stop, prompt: Sequence[int]) -> list[tuple[int, int, str]]:

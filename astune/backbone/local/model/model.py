@@ -122,12 +122,18 @@ class LoadedModel:
 
 
 def load_model(
-    config: ModelConfig, names: Sequence[str] | Mapping[str, LoraConfig] = (SOLE,), *, sampled: bool = True
+    config: ModelConfig,
+    names: Sequence[str] | Mapping[str, LoraConfig] = (SOLE,),
+    *,
+    sampled: bool = True,
+    trained: bool = True,
 ) -> LoadedModel:
     """Load weights onto the device, ready for training and sampling; with `astune.model.lora` below an adapter of each
     of `names`, drawn from torch's global seed, or that of the folder `astune.model.path` over the base it names. Names
-    may have settings of their own. Without `sampled` no copy is made to sample from."""
+    may have settings of their own. Without `sampled` no copy is made to sample from; without `trained` there is only
+    that."""
     lora = config.lora.rank is not None
+    as_sampled = lora or not trained
     begin = find_begun_adapter(config)
     path = config.path if begin is None else base_name(begin)
     directory = resolve_base_dir(config.path)
@@ -135,7 +141,7 @@ def load_model(
     if config.attention == FLASH:
         require_flash(device, dtype)
     more = make_quantization(config.lora, device, dtype)
-    model = read_weights(directory, dtype if lora else torch.float32, config.attention, **more)
+    model = read_weights(directory, dtype if as_sampled else torch.float32, config.attention, **more)
     model = model.eval() if more else model.to(device).eval()
     family = find_family(model, config.attention)
     if family.reason is not None:
@@ -158,7 +164,7 @@ def load_model(
             adapters.load(begin, name)
     if config.gradient_checkpointing:
         recompute(model)
-    one = lora or dtype == torch.float32 or not sampled
+    one = as_sampled or dtype == torch.float32 or not sampled
     sampling_model = model if one else _reduce(model, dtype).requires_grad_(False)
     made_for = longest_context(model)
     _check_positions(model, config.max_model_len or made_for)

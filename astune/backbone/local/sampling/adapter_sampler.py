@@ -1,13 +1,14 @@
-"""One adapter's share of a sampler that serves several: what rollouts ask and its learner publishes to. And adapters
-that are earlier versions of another."""
+"""One model's share of a sampler, which may serve several adapters: what rollouts ask and its learner publishes to. All
+such shares as one policy. And adapters that are earlier versions of another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.sampling.sampler import Sampler
+from astune.errors import PolicyError
 from astune.types import Generation, Sampling
 
 
@@ -17,11 +18,11 @@ class AdapterSampler:
         buyer = AdapterSampler(sampler, "buyer")
         learner = LocalLearner(loaded.of("buyer"), buyer, algorithm, trainer)
 
-    Publishing empties only this adapter's part of the cache, and those of the `frozen` ones, which nobody publishes, so
-    answers of others may be under way meanwhile.
+    Publishing empties only this adapter's part of the cache, and those of the `frozen` ones, of whatever sampler, which
+    nobody publishes, so answers of others may be under way meanwhile.
     """
 
-    def __init__(self, sampler: Sampler, adapter: str, frozen: Sequence[str] = ()) -> None:
+    def __init__(self, sampler: Sampler, adapter: str, frozen: Sequence[AdapterSampler] = ()) -> None:
         self._sampler, self._adapter, self._frozen = sampler, adapter, frozen
 
     @property
@@ -37,8 +38,9 @@ class AdapterSampler:
         self._sampler.versions[self._adapter] = version
 
     def forget(self) -> None:
-        for adapter in (self._adapter, *self._frozen):
-            self._sampler.forget(adapter)
+        self._sampler.forget(self._adapter)
+        for each in self._frozen:
+            each.forget()
 
     def publish(self) -> int:
         self.forget()
@@ -46,6 +48,20 @@ class AdapterSampler:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         return await self._sampler.generate(prompt_ids, sampling, self._adapter)
+
+
+class NamedSamplers:
+    """A `Policy` that has several models: the one answers that `Sampling.model` names. `context_length` is that of the
+    longest."""
+
+    def __init__(self, parts: Mapping[str, AdapterSampler]) -> None:
+        self.parts = parts
+        self.context_length = max(part.context_length for part in parts.values())
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
+        if sampling.model not in self.parts:
+            raise PolicyError(f"there is no model {sampling.model!r}; there are: {', '.join(self.parts)}")
+        return await self.parts[sampling.model].generate(prompt_ids, sampling)
 
 
 class AdapterPlaces:

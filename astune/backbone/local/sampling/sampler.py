@@ -1,10 +1,10 @@
 """Continuous batching: one forward pass per step advances every conversation that is waiting for a token.
 
-The sampler runs in the event loop's own thread, between the agents' steps. It first lets the agents run until
-they all wait for the model, then takes new requests in, then decodes one token for all. Long prompts are computed in
-pieces between the steps, so that answers under way go on. Which requests meet in a
-batch therefore depends on the agents' code and not on timing: with agents that do no outside input or output, a
-seed gives the same tokens, bit for bit. Agents in other processes are kept in step by `rollout.rounds`.
+The sampler runs in the event loop's own thread, between the agents' steps (`driver`): once they all wait for the model
+it takes new requests in, then decodes one token for all. Long prompts are computed in pieces between the steps, so that
+answers under way go on. Which requests meet in a batch therefore depends on the agents' code and not on timing: with
+agents that do no outside input or output, a seed gives the same tokens, bit for bit. Agents in other processes are kept
+in step by `rollout.rounds`.
 
 A pass that raises is repeated for each half of its requests, down to the request that is at fault: only that one fails.
 """
@@ -27,18 +27,16 @@ from astune.backbone.local.learning.prefix_tree import common_prefix
 from astune.backbone.local.model.adapters import Adapters
 from astune.backbone.local.model.family import TREE, Family
 from astune.backbone.local.sampling.draw import draw
+from astune.backbone.local.sampling.driver import Driver
 from astune.backbone.local.sampling.kv_cache import KVCache
 from astune.backbone.local.sampling.state_cache import StateCache
 from astune.backbone.lora.settings import SOLE
 from astune.backbone.policies.requests import check_answerable
 from astune.errors import PolicyError, WorkflowError
-from astune.rollout.rounds import Rounds
 from astune.sampling import shorten
 from astune.types import FinishReason, Generation, Sampling
 
 T = TypeVar("T")
-QUIET_PASSES = 48
-"""Passes of the event loop without a new request after which every agent counts as waiting."""
 WORTH_WAITING = 16
 """A request waits for another's prefill if that gives it so many prompt tokens for free."""
 TOKENS_BETWEEN_STEPS = 512
@@ -97,10 +95,11 @@ class Sampler:
         decode: Callable[[Sequence[int]], str] | None = None,
         family: Family = TREE,
         adapters: Adapters | None = None,
-        rounds: Rounds | None = None,
+        driver: Driver | None = None,
     ) -> None:
         self.model = model
-        self._rounds = rounds or Rounds()
+        self._driver = driver or Driver()
+        self._number = self._driver.enrol()
         self._decode_text = decode
         self.versions = dict.fromkeys((SOLE,) if adapters is None else adapters.names, 0)
         """The policy version of each adapter."""
@@ -120,9 +119,6 @@ class Sampler:
         """Tokens that each slot holds once its prompt is computed."""
         self._last_used = np.zeros(slots, np.int64)
         self._clock = 0
-        self._steps = 0
-        self._finished = False
-        self._driver: asyncio.Task[None] | None = None
 
     @property
     def policy_version(self) -> int:
@@ -163,39 +159,28 @@ class Sampler:
         seed = random.getrandbits(64) if sampling.seed is None else sampling.seed
         window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
         prompt, future = ids.astype(np.int64), loop.create_future()
-        request = GenerationRequest(prompt, sampling, future, seed, window, self._steps, adapter)
+        request = GenerationRequest(prompt, sampling, future, seed, window, self._driver.steps, adapter)
         request.begin()
         self._waiting.append(request)
-        if self._driver is None or self._driver.done():
-            self._driver = loop.create_task(self._drive())
+        self._driver.begin(self._number, self)
         return await request.future
 
-    async def _drive(self) -> None:
-        """Step until nobody waits. An error that no single request caused fails them all, and not the run."""
-        self._finished = True
-        with self._rounds.stepping():
-            while self._waiting or self._running:
-                await self._let_agents_run()
-                while await self._rounds.settle(idle=not self._running):
-                    self._finished = True
-                    await self._let_agents_run()
-                self._rounds.advance()
-                self._steps += 1
-                try:
-                    with torch.inference_mode():
-                        self._admit()
-                        self._decode()
-                except Exception as error:
-                    self._fail(error)
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
 
-    async def _let_agents_run(self) -> None:
-        """After an answer was handed out, give the agents time to ask for the next one."""
-        quiet = 0 if self._finished else QUIET_PASSES - 1
-        self._finished = False
-        while quiet < QUIET_PASSES:
-            before = len(self._waiting)
-            await asyncio.sleep(0)
-            quiet = quiet + 1 if len(self._waiting) == before else 0
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def step(self) -> None:
+        """Compute a token for each request. An error that no single one caused fails them all, and not the run."""
+        try:
+            with torch.inference_mode():
+                self._admit()
+                self._decode()
+        except Exception as error:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         for request in self._waiting:
@@ -376,4 +361,4 @@ class Sampler:
     def _release(self, request: GenerationRequest) -> None:
         del self._running[request.slot]
         self._wanted[request.slot] = 0
-        self._finished = True
+        self._driver.finished = True
