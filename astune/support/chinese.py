@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,18 +29,15 @@ def localize(text: str) -> str:
     """`text` in the user's language, its columns where they were; a piece that has no Chinese words stays English."""
     if not wants_chinese(os.environ):
         return text
+    from rich.cells import cell_len  # as nothing else that English words need
+
     pieces = PIECES.split(text)
     for place in range(0, len(pieces), 2):
         said, gap = _say_piece(pieces[place]), pieces[place + 1 : place + 2]
         if gap and said and "\n" not in gap[0]:
-            pieces[place + 1] = " " * max(2, len(gap[0]) + _width(pieces[place]) - _width(said))
+            pieces[place + 1] = " " * max(2, len(gap[0]) + cell_len(pieces[place]) - cell_len(said))
         pieces[place] = said
     return "".join(pieces)
-
-
-def _width(text: str) -> int:
-    """Columns that a terminal shows it in."""
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def _say_piece(piece: str) -> str:

@@ -15,7 +15,7 @@ import astune
 from astune.cli import main
 from astune.cli.chinese import HEADINGS, WORDS, commands_of, list_helped
 from astune.cli.parse import make_parser, parse
-from astune.support.chinese import MESSAGES
+from astune.support.chinese import MESSAGES, localize
 
 
 def english(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -88,6 +88,11 @@ def test_what_a_newcomer_sees_first_is_chinese(
         told = out + err.partition("错误")[2] if "usage:" in err else out + err
         lines = [line for line in told.splitlines() if not NAMES_ALONE.match(line)]
         assert lines and all(re.search("[\u4e00-\u9fff]", line) for line in lines), (typed, lines)
+
+
+def test_columns_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert localize("model     tiny\nheld-out  before") == "模型      tiny\n留出任务  之前"
 
 
 def test_the_messages_that_have_chinese_words_are_there() -> None:

@@ -95,12 +95,15 @@ def load_models(
     one is not there, before any is loaded."""
     driver = driver or Driver()
     chat_format = load_chat_format(config.model, resolve_base_dir(config.model.path, weights=False))
-    load_formats(config, chat_format)
+    formats = load_formats(config, chat_format)
     check_starts(config.models)
     held = {}
     for names, own in split_by_base(config).items():
         trained = any(config.models[name].learns for name in names)
-        loaded, sampler, _ = load_policy(own, driver, beside=beside and trained, trained=trained)
+        own_format = formats.get(names[0], chat_format)
+        loaded, sampler, _ = load_policy(
+            own, driver, beside=beside and trained, chat_format=own_format, trained=trained
+        )
         for place in chain.from_iterable(places_of(config)[name] for name in names):
             held[place] = Held(loaded.of(place if own.models else SOLE), sampler)
     return chat_format, held

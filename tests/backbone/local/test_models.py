@@ -90,11 +90,8 @@ def files(report: RunReport) -> dict[str, bytes]:
 Taught = dict[int, list[tuple[Sequence[Sample], float]]]
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReport, Path, Taught]:
-    """A run that nothing stopped, its configuration, and what each learner was given, in the order in which they first
-    learned."""
-    conf = write_village(tmp_path_factory.mktemp("village"))
+def run_noting(conf: Path) -> tuple[RunReport, Taught]:
+    """Run a job, and note what each learner was given, in the order in which they first learned."""
     taught: Taught = {}
     update = LocalLearner.update
 
@@ -104,7 +101,15 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReport, Path,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalLearner, "update", note)
-        return run_job(conf), conf, taught
+        return run_job(conf), taught
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReport, Path, Taught]:
+    """A run that nothing stopped, its configuration, and what each learner was given."""
+    conf = write_village(tmp_path_factory.mktemp("village"))
+    report, taught = run_noting(conf)
+    return report, conf, taught
 
 
 def test_each_model_learns_from_its_own_tokens_alone_bit_for_bit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ from astune.monitor.episodes import read_episodes
 from astune.monitor.run_dir import RunDir
 from astune.support.resources import tiny_model_dir
 from astune.testing.model_dir import write_test_model_dir
-from astune.types import RunReport, Sample, Update
+from astune.types import RunReport
 from astune.viewer import write_report
 from tests.backbone.local.test_backbone import run_job, timeless
-from tests.backbone.local.test_models import AGENTS, Taught, files, write_village
+from tests.backbone.local.test_models import AGENTS, Taught, files, run_noting, write_village
 from tests.training.killed import Killed, raise_at
 
 WHOLE = {"lora": {"rank": None}}
@@ -84,16 +83,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     """A run that nothing stopped, its configuration, the small model, and what each learner was given."""
     other = write_model(tmp_path_factory.mktemp("other"))
     conf = write_mixed(tmp_path_factory.mktemp("village"), other)
-    taught: Taught = {}
-    update = LocalLearner.update
-
-    async def note(self: LocalLearner, samples: Sequence[Sample], learning_rate: float) -> Update:
-        taught.setdefault(id(self), []).append((samples, learning_rate))
-        return await update(self, samples, learning_rate)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalLearner, "update", note)
-        return run_job(conf), conf, other, taught
+    report, taught = run_noting(conf)
+    return report, conf, other, taught
 
 
 def test_each_learns_from_its_own_tokens_alone_bit_for_bit(straight: Straight, tmp_path: Path) -> None:
